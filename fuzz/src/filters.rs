@@ -73,8 +73,8 @@ pub fn policy(data: &[u8]) {
     assert!((1..=16).contains(&read.filters.len()) && text.len() <= 64 << 10);
     assert_eq!(Policy::parse(text).as_ref(), Ok(&read));
     let _ = read.volumes();
-    for one in &read.filters {
-        if let FilterKind::Monitor(config) = &one.kind {
+    for filter in &read.filters {
+        if let FilterKind::Monitor(config) = &filter.kind {
             let rules = config.rules.iter().flat_map(|rule| &rule.paths);
             for glob in config.paths.iter().chain(rules) {
                 let _ = glob.is_match(glob.as_str().as_bytes());
@@ -102,6 +102,8 @@ pub fn policy_seeds() -> Vec<Vec<u8>> {
          [[filter]]\nkind = 'external'\nprogram = 'filter'\n",
         "volume = 'disk'\n[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'n'\n\
          uri = 'nbds://[fe80::1%25eth0]:10809/disk?tls-certificates=web&tls-hostname=a.b'\n",
+        "volume = 'disk'\n[[filter]]\nkind = 'trace'\nbytes_max = '8M'\n\
+         [[filter]]\nkind = 'journal'\nname = 'log'\nsize = '16M'\nflush = 'journal'\n",
     ]
     .map(|text| text.as_bytes().to_vec())
     .into()

@@ -23,7 +23,7 @@ pub fn trace_file(data: &[u8]) {
         );
         let (traces, broken) = Trace::read([bytes, bytes]);
         assert!(broken.len() <= 2);
-        let records: usize = traces.iter().map(|one| one.records.len()).sum();
+        let records: usize = traces.iter().map(|trace| trace.records.len()).sum();
         assert!(records * RECORD_BYTES <= bytes.len());
     };
     check(data);

@@ -1,7 +1,7 @@
 //! What a volume stores for a version: map pages, version records, tail pages and free plans.
 
 use base::{BlockSize, Location, Sequence, VolumeId};
-use volume::catalog::{FreePlan, VersionKey};
+use catalog::{FreePlan, VersionKey};
 use volume::fixture::keyring;
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
 use volume::seal::Address;

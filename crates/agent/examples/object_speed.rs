@@ -16,13 +16,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base::{BlockSize, ClusterId, Lineage, Location, UnitId, VolumeId};
+use catalog::copysets::{self, Zones};
+use catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
 use unit_object::ObjectUnit;
-use volume::catalog::copysets::{self, Zones};
-use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
 use volume::scatter::{
     Layout, Ledger, MemberRun, Placer, PlacerConfig, Progress, Serials, Source, place,
 };

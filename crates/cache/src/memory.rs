@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -132,14 +132,14 @@ impl Memory {
     /// Whether the cache has a block. This is no use of it.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
-        let state = self.state();
+        let state = self.lock();
         state.blocks.contains_key(&id) || state.ahead.contains_key(&id)
     }
 
     /// Copies a block's content into `sealed`.
     pub fn get(&self, id: Id, sealed: &mut [u8]) -> Option<MemoryHit> {
         let (block, was_ahead) = {
-            let mut state = self.state();
+            let mut state = self.lock();
             match state.ahead.remove(&id) {
                 Some(ReadaheadBlock { block, reader, .. }) => {
                     reader.used.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Memory {
 
     /// Removes a block that does not open.
     pub fn forget(&self, id: Id) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.ahead.remove(&id);
         state.blocks.remove(&id);
         state.policy.remove(id);
@@ -170,7 +170,7 @@ impl Memory {
 
     /// Offers a block. It is stored if the policy accepts it.
     pub fn offer(&self, id: Id, tag: [u8; 16], sealed: &[u8]) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
             return;
         }
@@ -190,7 +190,7 @@ impl Memory {
         sealed: &[u8],
         reader: &Arc<ReadaheadCounters>,
     ) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
             return;
         }
@@ -223,7 +223,7 @@ impl Memory {
     /// The number of blocks, and the capacity.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize) {
-        let state = self.state();
+        let state = self.lock();
         (state.blocks.len() + state.ahead.len(), self.capacity)
     }
 }

@@ -157,7 +157,7 @@ impl Policy {
     }
 
     fn replicas(&self) -> impl Iterator<Item = &ReplicaLocation> {
-        let replicas = self.filters.iter().filter_map(|one| match &one.kind {
+        let replicas = self.filters.iter().filter_map(|filter| match &filter.kind {
             FilterKind::Replicate(config) => Some(&config.replicas),
             _ => None,
         });
@@ -167,7 +167,7 @@ impl Policy {
     /// Whether any of the filters keeps files beside the disk. Such files belong to one chain.
     #[must_use]
     pub fn keeps_files(&self) -> bool {
-        self.filters.iter().any(|one| one.kind.keeps_files())
+        self.filters.iter().any(|filter| filter.kind.keeps_files())
     }
 
     /// Checks that the replicas of the filters can be reached. In the policy of a tenant
@@ -246,7 +246,7 @@ fn toml_problem(error: &toml::de::Error) -> String {
 }
 
 /// Checks that a filter may stand below `above`.
-fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> {
+fn check_order(above: &[FilterPolicy], filter: &FilterPolicy) -> Result<(), String> {
     let journal = above
         .iter()
         .find(|above| matches!(above.kind, FilterKind::Journal(_)));
@@ -254,7 +254,7 @@ fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String>
         return Ok(());
     };
     let denies = |rule: &Rule| rule.action == Action::Deny;
-    match &one.kind {
+    match &filter.kind {
         FilterKind::Journal(_) => Err(format!(
             "a chain has at most one journal, and filter {name} is one"
         )),

@@ -84,13 +84,13 @@ mod tests {
         let outlines = outline(&text);
         let spelled: Vec<_> = outlines
             .iter()
-            .map(|one| {
+            .map(|outline| {
                 (
-                    &*one.name,
-                    &*one.kind,
-                    &*one.runs,
-                    one.at.as_deref(),
-                    one.on_failure,
+                    &*outline.name,
+                    &*outline.kind,
+                    &*outline.runs,
+                    outline.at.as_deref(),
+                    outline.on_failure,
                 )
             })
             .collect();

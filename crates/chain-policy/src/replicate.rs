@@ -246,9 +246,9 @@ impl ReplicateConfig {
     /// to be names in that tenant's folders.
     pub(crate) fn check_locations(&self, is_tenants: bool) -> Result<(), String> {
         let mut found = Vec::new();
-        for one in &self.replicas {
-            let name = &one.name;
-            let location = match &one.location {
+        for replica in &self.replicas {
+            let name = &replica.name;
+            let location = match &replica.location {
                 ReplicaLocation::Uri(uri) if is_tenants => parse_tenant_uri(uri).map(Ok),
                 ReplicaLocation::Uri(uri) => parse_uri(uri).map(Ok),
                 ReplicaLocation::Volume(volume) => Ok(Err(volume)),
@@ -257,7 +257,7 @@ impl ReplicateConfig {
             if found.contains(&location) {
                 return Err(format!(
                     "replica {name:?}: another replica is also {}",
-                    one.location
+                    replica.location
                 ));
             }
             found.push(location);

@@ -106,7 +106,7 @@ fn a_filter_says_how_it_changes_data() {
     let found: Vec<_> = policy
         .filters
         .iter()
-        .map(|one| one.kind.transformation())
+        .map(|filter| filter.kind.transformation())
         .collect();
     let expected = [
         None,

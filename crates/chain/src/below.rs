@@ -92,6 +92,6 @@ pub(crate) fn capabilities_of(
 }
 
 pub(crate) fn timer_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Option<Duration> {
-    let timers = filters.iter().filter_map(|one| one.next_timer());
+    let timers = filters.iter().filter_map(|filter| filter.next_timer());
     timers.chain(bottom.next_timer()).min()
 }

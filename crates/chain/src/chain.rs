@@ -121,7 +121,7 @@ impl<D: BlockDevice> Chain<D> {
     pub fn check_removable(&self) -> Result<(), String> {
         self.filters
             .iter()
-            .try_for_each(|one| one.check_removable())
+            .try_for_each(|filter| filter.check_removable())
     }
 
     /// Whether the device below has grown by more than the filters in use show. A filter that
@@ -170,7 +170,7 @@ impl<D: BlockDevice> Chain<D> {
     /// pending then. Filters above the one that is being opened have not begun and are not polled.
     fn collect(&mut self, completions: &mut Vec<Completion>) {
         let before = completions.len();
-        if let Some(swapping) = self.swapping.as_mut().filter(|one| one.is_opening()) {
+        if let Some(swapping) = self.swapping.as_mut().filter(|swap| swap.is_opening()) {
             let begun = swapping.begun();
             let mut below = Below {
                 filters: &mut swapping.filters[begun],
@@ -235,7 +235,7 @@ impl<D: BlockDevice> Chain<D> {
                     size_bytes: self.geometry().size_bytes,
                 };
             }
-            self.filters.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|filter| filter.resume());
             return swapping.report(ended);
         }
     }
@@ -250,8 +250,8 @@ impl<D: BlockDevice> Chain<D> {
 
     /// Quiesces all filters, and returns whether none has requests of its own pending.
     fn are_quiescent(&mut self) -> bool {
-        let resting = self.filters.iter_mut().map(|one| one.quiesce());
-        resting.fold(true, |all, one| all & one)
+        let resting = self.filters.iter_mut().map(|filter| filter.quiesce());
+        resting.fold(true, |all, is_resting| all & is_resting)
     }
 
     fn step(&mut self, swapping: &mut HotSwapProgress) -> Step {
@@ -280,8 +280,8 @@ impl<D: BlockDevice> Chain<D> {
 
     /// Waits until the filters in use may be removed, and starts their last flush.
     fn drain(&mut self, swapping: &mut HotSwapProgress) -> Step {
-        for (at, one) in self.filters.iter().enumerate() {
-            if let Err(reason) = one.check_removable() {
+        for (at, filter) in self.filters.iter().enumerate() {
+            if let Err(reason) = filter.check_removable() {
                 return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
             }
         }
@@ -419,7 +419,7 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
             self.late_flushes += u64::from(swapping.phase == Phase::Flushing);
             self.last_generation = swapping.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
-            self.filters.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|filter| filter.resume());
             swapping.report(Err(HotSwapError::Stopped));
         }
         self.top().stop_waiting();
@@ -430,15 +430,15 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         if self.needs_poll {
             return Some(Duration::ZERO);
         }
-        let filters = match swapping.filter(|one| one.is_opening()) {
+        let filters = match swapping.filter(|swap| swap.is_opening()) {
             Some(swapping) => &swapping.filters[swapping.begun()],
             None => &self.filters,
         };
         let now = self.clock.monotonic();
-        let deadline = swapping.map(|one| one.deadline.saturating_sub(now));
+        let deadline = swapping.map(|swap| swap.deadline.saturating_sub(now));
         // Nothing wakes the owner when a filter is no longer busy, has quiesced, or may be
         // opened again.
-        let is_retried = swapping.is_some_and(|one| match one.phase {
+        let is_retried = swapping.is_some_and(|swap| match swap.phase {
             Phase::Draining => self.pending == 0 && self.late_flushes == 0,
             Phase::Opening { .. } => true,
             Phase::Flushing | Phase::Flushed(_) => false,

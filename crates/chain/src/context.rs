@@ -11,7 +11,7 @@ use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
 use crate::filters::{Event, EventKind};
-use crate::{KeyDerivations, Programs, Targets};
+use crate::{BackendFactory, KeyDerivations, Targets};
 
 /// The reason why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -131,8 +131,8 @@ pub struct HostContext {
     pub key_derivations: Arc<KeyDerivations>,
     /// The source of new keys and salts.
     pub random: Arc<dyn Random>,
-    /// Makes the programs of out-of-process, external and remote filters.
-    pub programs: Arc<dyn Programs>,
+    /// Makes the backends of out-of-process, external and remote filters.
+    pub backends: Arc<dyn BackendFactory>,
 }
 
 /// The part of a context that belongs to one disk and its chain.

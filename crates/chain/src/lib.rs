@@ -8,6 +8,7 @@
 //! This crate must not know what lies below a chain or who uses it, nor any key except those that
 //! a filter is given.
 
+mod backend;
 mod below;
 mod bottom;
 mod chain;
@@ -18,12 +19,12 @@ mod follow;
 mod hot_swap;
 mod key_derivations;
 mod pending_queue;
-mod program;
 mod remote;
 #[cfg(test)]
 mod testing;
 mod tokens;
 
+pub use backend::{BackendFactory, FilterBackend, NoBackends};
 pub use chain::Chain;
 pub use context::{
     AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
@@ -34,7 +35,6 @@ pub use filters::build_filters;
 pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};
 pub use key_derivations::{KEY_DERIVATIONS_MAX, KeyDerivations};
 pub use pending_queue::PendingQueue;
-pub use program::{NoPrograms, Program, Programs};
 pub use remote::{LinkState, NoTargets, RemoteDisk, Targets};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! [`PendingQueue`]: the disk below an out-of-process filter, as its program sees it.
+//! [`PendingQueue`]: the disk below an out-of-process filter, as its backend sees it.
 //!
 //! ```text
-//!   program ── start ──▶ requests ──▶ the filter takes them, and starts them below
+//!   backend ── start ──▶ requests ──▶ the filter takes them, and starts them below
 //!           ◀─ poll ─── completions ◀─ the filter adds them, when their batch has ended
 //! ```
 //!
@@ -45,39 +45,39 @@ impl Default for PendingQueue {
 }
 
 impl PendingQueue {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock()
     }
 
-    /// Sets the size and the capabilities that the program sees.
+    /// Sets the size and the capabilities that the backend sees.
     pub fn describe(&self, geometry: DeviceGeometry, capabilities: Capabilities) {
-        let mut inner = self.inner();
+        let mut inner = self.lock();
         (inner.geometry, inner.capabilities) = (geometry, capabilities);
     }
 
     /// Moves the requests that were not taken yet to the end of `into`, in order.
     pub fn take_requests(&self, into: &mut VecDeque<(Token, OwnedOp)>) {
-        into.append(&mut self.inner().requests);
+        into.append(&mut self.lock().requests);
     }
 
     /// Completes a request.
     pub fn complete(&self, token: Token, result: Result<base::Outcome, IoError>) {
-        self.inner().completions.push(Completion { token, result });
+        self.lock().completions.push(Completion { token, result });
     }
 }
 
 impl BlockDevice for PendingQueue {
     fn geometry(&self) -> DeviceGeometry {
-        self.inner().geometry
+        self.lock().geometry
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner().capabilities
+        self.lock().capabilities
     }
 
     fn start(&mut self, request: Request<'_>) -> Started {
         let op = request.op.to_owned();
-        self.inner().requests.push_back((request.token, op));
+        self.lock().requests.push_back((request.token, op));
         Started::Pending
     }
 
@@ -86,10 +86,10 @@ impl BlockDevice for PendingQueue {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        completions.append(&mut self.inner().completions);
+        completions.append(&mut self.lock().completions);
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        (!self.inner().completions.is_empty()).then_some(Duration::ZERO)
+        (!self.lock().completions.is_empty()).then_some(Duration::ZERO)
     }
 }

@@ -15,7 +15,7 @@ use world::{Wake, World};
 use crate::filters::{Event, EventKind};
 use crate::{
     AttachmentContext, Attribution, Chain, ChainHistory, DiskLimits, EventSink, FilterContext,
-    HostContext, HotSwap, HotSwapError, KeyDerivations, NoKeys, NoPrograms, NoTargets, SizeRule,
+    HostContext, HotSwap, HotSwapError, KeyDerivations, NoBackends, NoKeys, NoTargets, SizeRule,
     StateFolder, UnlimitedLease, build_filters,
 };
 
@@ -65,7 +65,7 @@ impl FilterContext {
                 key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
                 pool: world.pool,
                 random: world.random,
-                programs: Arc::new(NoPrograms),
+                backends: Arc::new(NoBackends),
             },
             attachment: AttachmentContext {
                 memory_max: 1 << 30,

@@ -95,8 +95,8 @@ impl AuthorizedRequest {
         let database = &self.inner.database;
         let mut hosts = database.hosts().all().await?;
         if !self.principal.party.is_administrator {
-            let given = database.hosts().granted_to(self.principal.party.id).await?;
-            hosts.retain(|host| given.contains(&host.host));
+            let granted = database.hosts().granted_to(self.principal.party.id).await?;
+            hosts.retain(|host| granted.contains(&host.host));
         }
         Ok(hosts)
     }

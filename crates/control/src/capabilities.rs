@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use api::host::calls::SignCapabilities;
-use api::host::{Capabilities, SignedBytes, WANTS_MAX, Want};
+use api::host::{CAPABILITY_REQUESTS_MAX, Capabilities, CapabilityRequest, SignedBytes};
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
 use base::{ClusterId, Lineage, LineageTag, VolumeId};
 use world::Millis;
@@ -19,8 +19,8 @@ const CHANGE_MS: u64 = 60_000;
 /// anyway, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each.
-/// The want that exceeds it is still answered.
+/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each. The
+/// request that exceeds it is still answered.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
 /// Signs the capabilities of one host at one moment.
@@ -37,34 +37,35 @@ impl HostRequest<'_> {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn capabilities(self, ask: &SignCapabilities) -> Result<Capabilities, ControlError> {
-        if ask.wants.len() > WANTS_MAX {
-            let reason = format!("a host may request {WANTS_MAX} capabilities at a time");
-            return Err(ControlError::invalid("wants", reason));
+    pub async fn capabilities(self, call: &SignCapabilities) -> Result<Capabilities, ControlError> {
+        if call.requests.len() > CAPABILITY_REQUESTS_MAX {
+            let reason =
+                format!("a host may request {CAPABILITY_REQUESTS_MAX} capabilities at a time");
+            return Err(ControlError::invalid("requests", reason));
         }
-        let different: HashSet<&Want> = ask.wants.iter().collect();
-        if different.len() < ask.wants.len() {
+        let different: HashSet<&CapabilityRequest> = call.requests.iter().collect();
+        if different.len() < call.requests.len() {
             let reason = "a capability may be requested only once in a call".to_owned();
-            return Err(ControlError::invalid("wants", reason));
+            return Err(ControlError::invalid("requests", reason));
         }
         let now = self.now().await?;
         let signer = Signer {
             key: &self.inner.signing,
             cluster: self.inner.cluster,
-            holder: ask.holder,
+            holder: call.holder,
             generation: self.owner().await?.generation,
             now,
         };
         let reach = Reach::new(self.host, now);
         let mut answers = Vec::new();
         let mut items = 0;
-        for want in &ask.wants {
+        for request in &call.requests {
             if items >= ANSWER_ITEMS_MAX {
                 let reason = "the answer is full; request this capability in another call";
                 answers.push(Err(reason.to_owned()));
                 continue;
             }
-            answers.push(match self.scopes(&reach, now, *want).await {
+            answers.push(match self.scopes(&reach, now, *request).await {
                 Ok((scopes, lasts_ms)) => {
                     items += scopes.iter().map(items_of).sum::<usize>();
                     let signed = scopes.into_iter();
@@ -82,35 +83,35 @@ impl HostRequest<'_> {
         Ok(answers)
     }
 
-    /// The scopes that a want gets, and how long they are valid in milliseconds.
+    /// The scopes that a request gets, and how long they are valid in milliseconds.
     async fn scopes(
         self,
         reach: &Reach,
         now: Millis,
-        want: Want,
+        request: CapabilityRequest,
     ) -> Result<(Vec<Scope>, u64), DatabaseError> {
         let (database, cluster) = (&self.inner.database, self.inner.cluster);
-        Ok(match want {
-            Want::Lease { volume, epoch } => {
+        Ok(match request {
+            CapabilityRequest::Lease { volume, epoch } => {
                 let rights = database
                     .catalog()
                     .lease_rights(reach.host, volume, epoch)
                     .await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
-            Want::Sweep { volume } => {
+            CapabilityRequest::Sweep { volume } => {
                 let rights = database.catalog().sweep_rights(reach, volume).await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
-            Want::Read { lineage } => {
+            CapabilityRequest::Read { lineage } => {
                 let lineages = database.catalog().read_rights(reach, lineage).await?;
                 (reads(cluster, &lineages), READ_MS)
             }
-            Want::Count => {
+            CapabilityRequest::Count => {
                 let leases = database.catalog().lease_count().await?;
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
-            Want::Repair { copyset } => {
+            CapabilityRequest::Repair { copyset } => {
                 let rights = database.repair().rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
                     let reason =
@@ -120,7 +121,7 @@ impl HostRequest<'_> {
                 let copysets = vec![copyset];
                 (vec![Scope::Repair { copysets, units }], REPAIR_RIGHTS_MS)
             }
-            Want::Free { plan } => {
+            CapabilityRequest::Free { plan } => {
                 let rights = database.catalog().free_rights(reach, now, plan).await?;
                 let parts = rights.segments.chunks(ITEMS_MAX);
                 let frees = parts.map(|segments| Scope::Free {

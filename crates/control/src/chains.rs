@@ -35,7 +35,8 @@ impl ChainView {
     /// Whether every host has reported on the current revision.
     fn is_settled(&self) -> bool {
         let mut attachments = self.attachments.iter();
-        attachments.all(|one| one.observed.generation == one.desired.generation)
+        attachments
+            .all(|attachment| attachment.observed.generation == attachment.desired.generation)
     }
 }
 
@@ -293,7 +294,12 @@ impl Chains<'_> {
             .of_volume(view.row.volume)
             .await?;
         let id = view.row.id;
-        let is_left = |one: &AttachmentRow| one.observed.chain.is_some_and(|chain| chain.id == id);
+        let is_left = |attachment: &AttachmentRow| {
+            attachment
+                .observed
+                .chain
+                .is_some_and(|chain| chain.id == id)
+        };
         view.attachments = attachments.into_iter().filter(is_left).collect();
         Ok(view)
     }
@@ -306,9 +312,9 @@ impl Chains<'_> {
             .await?;
         let chains = database.chains().of_volume(row.volume).await?;
         let mut attachments = database.attachments().of_volume(row.volume).await?;
-        attachments.retain(|one| {
-            let chosen = chains.for_one(row.volume, one.vm.as_deref());
-            one.desired.is_attached && chosen.is_some_and(|chosen| chosen.id == row.id)
+        attachments.retain(|attachment| {
+            let chosen = chains.for_one(row.volume, attachment.vm.as_deref());
+            attachment.desired.is_attached && chosen.is_some_and(|chosen| chosen.id == row.id)
         });
         Ok(ChainView {
             volume: names.remove(&row.volume),

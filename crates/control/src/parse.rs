@@ -182,8 +182,8 @@ pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, Contro
 /// [`ControlError::Invalid`].
 pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
     BlockSize::new(bytes).ok_or_else(|| {
-        let given = exact_bytes(bytes);
-        let reason = format!("a block size cannot be {given}; use 4K, 8K, 16K, 32K or 64K");
+        let size = exact_bytes(bytes);
+        let reason = format!("a block size cannot be {size}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
 }

@@ -208,10 +208,12 @@ impl Audits<'_> {
         let hosts = database.hosts().all().await?;
         let is_there = |host: PartyId| {
             let mut hosts = hosts.iter().filter(|one| one.host == host);
-            hosts.any(|one| one.heard.is_some_and(|heard| heard > since))
+            hosts.any(|host| host.heard.is_some_and(|heard| heard > since))
         };
         let attachments = database.attachments().of_volume(row.id).await?;
-        let has_it = attachments.iter().find(|one| is_there(one.host));
+        let has_it = attachments
+            .iter()
+            .find(|attachment| is_there(attachment.host));
         if let Some(attachment) = has_it {
             return Ok((attachment.host, true));
         }

@@ -75,9 +75,9 @@ pub(super) fn walk(
     match map {
         Map::Extents(root) => {
             let depth = le16(root, 6);
-            walk.extents(root, depth, 0..u64::from(u32::MAX))?;
+            walk.walk_extents(root, depth, 0..u64::from(u32::MAX))?;
         }
-        Map::Indirect(numbers) => walk.numbers_of(numbers)?,
+        Map::Indirect(numbers) => walk.walk_numbers(numbers)?,
         Map::Inline(_) | Map::InlineNames { .. } | Map::None => {}
     }
     Ok(walk.walked)
@@ -94,7 +94,12 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Reads a node of a tree of extents that covers this range of positions.
-    fn extents(&mut self, node: &[u8], depth: u16, places: Range<u64>) -> Result<(), ScanError> {
+    fn walk_extents(
+        &mut self,
+        node: &[u8],
+        depth: u16,
+        places: Range<u64>,
+    ) -> Result<(), ScanError> {
         let (magic, entries) = (le16(node, 0), usize::from(le16(node, 2)));
         let room = (node.len() - 12) / 12;
         if magic != MAGIC || entries > room || le16(node, 6) != depth || depth > DEPTH_MAX {
@@ -113,12 +118,12 @@ impl Walk<'_> {
             }
             begin = end;
             if depth == 0 {
-                self.leaf(entry, place..end)?;
+                self.add_extent(entry, place..end)?;
                 continue;
             }
             let below = u64::from(le32(entry, 4)) | u64::from(le16(entry, 8)) << 32;
-            if let Some(node) = self.node(below)? {
-                self.extents(&node, depth - 1, place..end)?;
+            if let Some(node) = self.read_node(below)? {
+                self.walk_extents(&node, depth - 1, place..end)?;
             }
         }
         Ok(())
@@ -136,7 +141,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn leaf(&mut self, entry: &[u8], places: Range<u64>) -> Result<(), ScanError> {
+    fn add_extent(&mut self, entry: &[u8], places: Range<u64>) -> Result<(), ScanError> {
         let length = le16(entry, 4);
         let block = u64::from(le32(entry, 8)) | u64::from(le16(entry, 6)) << 32;
         let run = Run {
@@ -162,7 +167,7 @@ impl Walk<'_> {
     }
 
     /// Reads a node of the map; `None` if the block cannot be one.
-    fn node(&mut self, block: u64) -> Result<Option<Vec<u8>>, ScanError> {
+    fn read_node(&mut self, block: u64) -> Result<Option<Vec<u8>>, ScanError> {
         if !self.is_there(block, 1) || !self.nodes.claim(block) {
             self.walked.damaged += 1;
             return Ok(None);
@@ -179,26 +184,26 @@ impl Walk<'_> {
         Ok(Some(node))
     }
 
-    fn numbers_of(&mut self, numbers: &[u8; MAP_BYTES]) -> Result<(), ScanError> {
+    fn walk_numbers(&mut self, numbers: &[u8; MAP_BYTES]) -> Result<(), ScanError> {
         let mut place = 0;
         for at in 0..DIRECT {
-            self.one(le32(numbers, at * 4), place)?;
+            self.add_block(le32(numbers, at * 4), place)?;
             place += 1;
         }
         for (level, at) in (1..).zip(DIRECT..DIRECT + 3) {
-            self.numbers(le32(numbers, at * 4), level, &mut place)?;
+            self.walk_indirect(le32(numbers, at * 4), level, &mut place)?;
         }
         Ok(())
     }
 
     /// Reads an indirect block. At `level` 1 it holds the numbers of content blocks, above that
     /// those of indirect blocks.
-    fn numbers(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), ScanError> {
+    fn walk_indirect(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), ScanError> {
         let in_block = u64::from(self.superblock.block_bytes / 4);
         let below = in_block.pow(level - 1);
         let node = match block {
             0 => None,
-            block => self.node(block.into())?,
+            block => self.read_node(block.into())?,
         };
         let Some(node) = node else {
             *place += below * in_block;
@@ -207,18 +212,18 @@ impl Walk<'_> {
         for number in node.chunks_exact(4).map(|number| le32(number, 0)) {
             match (level, number) {
                 (1, _) => {
-                    self.one(number, *place)?;
+                    self.add_block(number, *place)?;
                     *place += 1;
                 }
                 (_, 0) => *place += below,
-                _ => self.numbers(number, level - 1, place)?,
+                _ => self.walk_indirect(number, level - 1, place)?,
             }
         }
         Ok(())
     }
 
     /// Adds a content block, unless it is a hole.
-    fn one(&mut self, block: u32, place: u64) -> Result<(), ScanError> {
+    fn add_block(&mut self, block: u32, place: u64) -> Result<(), ScanError> {
         let (block, place) = (u64::from(block), u32::try_from(place));
         let Some(place) = place.ok().filter(|place| block != 0 && *place < u32::MAX) else {
             return Ok(());

@@ -272,7 +272,7 @@ mod tests {
 
         fn found(&self) -> Vec<(u64, u64)> {
             let found = partitions(self, self.0.len() as u64).expect("read");
-            let sectors = |one: &Partition| (one.offset / 512, one.length / 512);
+            let sectors = |partition: &Partition| (partition.offset / 512, partition.length / 512);
             found.iter().map(sectors).collect()
         }
     }
@@ -346,7 +346,7 @@ mod tests {
                     bad.0[at] = random.next() as u8;
                 }
                 let found = partitions(&bad, bad.0.len() as u64).expect("read");
-                let end = |one: &Partition| one.offset + one.length;
+                let end = |partition: &Partition| partition.offset + partition.length;
                 assert!(found.iter().all(|one| end(one) <= bad.0.len() as u64));
                 assert!(found.len() <= 2 * PARTITIONS_MAX);
             }

@@ -226,7 +226,7 @@ impl Header {
         let slot = slots.find(|slot| slot.id == id);
         let slot = slot.ok_or(SlotError::NoSuch(id))?.clone();
         let data = Some(self.layout.digest);
-        let is_other = |one: &super::Slot| one.id != id && one.digest == data;
+        let is_other = |slot: &super::Slot| slot.id != id && slot.digest == data;
         if slot.digest == data && !self.layout.slots.iter().any(is_other) {
             return Err(SlotError::Last(id));
         }

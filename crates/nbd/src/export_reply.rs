@@ -29,7 +29,7 @@ pub fn put_info(
     output: &mut Vec<u8>,
     number: u32,
     about: &ExportInfo,
-    wants: &[u16],
+    info_types: &[u16],
     structured: bool,
 ) {
     let size = about.size_bytes.to_be_bytes();
@@ -39,13 +39,13 @@ pub fn put_info(
         put_reply(output, number, reply::INFO, &[&fact]);
     };
     put(info::EXPORT, &[&size, &flags]);
-    if wants.contains(&info::NAME) {
+    if info_types.contains(&info::NAME) {
         put(info::NAME, &[about.name.as_bytes()]);
     }
-    if wants.contains(&info::DESCRIPTION) && !about.description.is_empty() {
+    if info_types.contains(&info::DESCRIPTION) && !about.description.is_empty() {
         put(info::DESCRIPTION, &[about.description.as_bytes()]);
     }
-    if wants.contains(&info::BLOCK_SIZE) {
+    if info_types.contains(&info::BLOCK_SIZE) {
         let preferred = about.block_bytes.max(about.block_min);
         let words = [about.block_min, preferred, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
         put(info::BLOCK_SIZE, &[&words.concat()]);

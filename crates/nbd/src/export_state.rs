@@ -85,7 +85,7 @@ impl<D: BlockDevice> ExportState<D> {
 
 impl<D> ExportState<D> {
     /// Counts a device's error and converts it for the client.
-    pub fn fault(&mut self, error: IoError) -> Fault {
+    pub fn count_failure(&mut self, error: IoError) -> Fault {
         if let IoError::Damaged(_) | IoError::Unavailable(_) | IoError::NoSpace(_) = error {
             self.failures.count += 1;
             self.failures.last = Some(error.clone());

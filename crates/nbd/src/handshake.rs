@@ -306,11 +306,13 @@ impl Handshake {
             ClientOption::ExportName(name) => return Ok(self.export_name(&name, output)),
             ClientOption::StartTls => return self.start_tls(number, output),
             ClientOption::List => self.list(number, output)?,
-            ClientOption::Info { name, wants } => {
+            ClientOption::Info { name, info_types } => {
                 let export = self.find(&name)?;
-                put_info(output, number, &export.info(), &wants, self.structured);
+                put_info(output, number, &export.info(), &info_types, self.structured);
             }
-            ClientOption::Go { name, wants } => return self.go(number, &name, &wants, output),
+            ClientOption::Go { name, info_types } => {
+                return self.go(number, &name, &info_types, output);
+            }
             ClientOption::StructuredReply => self.structured = true,
             ClientOption::ListMetaContext { name, queries } => {
                 self.list_contexts(number, &name, &queries, output)?;
@@ -334,7 +336,7 @@ impl Handshake {
         &mut self,
         number: u32,
         name: &str,
-        wants: &[u16],
+        info_types: &[u16],
         output: &mut Vec<u8>,
     ) -> Result<HandshakeStep, OptionRefusal> {
         let export = self.find(name)?;
@@ -346,7 +348,7 @@ impl Handshake {
             OptionRefusal::new(kind, refusal.to_string())
         })?;
         let info = opened.export.info();
-        put_info(output, number, &info, wants, self.structured);
+        put_info(output, number, &info, info_types, self.structured);
         put_reply(output, number, reply::ACK, &[]);
         Ok(HandshakeStep::Opened(Box::new(opened)))
     }

@@ -100,14 +100,14 @@ pub enum ClientOption {
         /// Its name.
         name: String,
         /// The further facts that the client requests; see [`info`](super::wire::info).
-        wants: Vec<u16>,
+        info_types: Vec<u16>,
     },
     /// Describe an export and serve it.
     Go {
         /// Its name.
         name: String,
         /// The further facts that the client requests.
-        wants: Vec<u16>,
+        info_types: Vec<u16>,
     },
     /// Use structured replies.
     StructuredReply,
@@ -150,8 +150,8 @@ fn string<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
 fn info_request(reader: &mut Reader<'_>) -> Result<(String, Vec<u16>), Malformed> {
     let name = text(string(reader)?)?;
     let count = u16::from_be_bytes(reader.array()?);
-    let wants = (0..count).map(|_| Ok(u16::from_be_bytes(reader.array()?)));
-    Ok((name, wants.collect::<Result<_, OutOfBytes>>()?))
+    let info_types = (0..count).map(|_| Ok(u16::from_be_bytes(reader.array()?)));
+    Ok((name, info_types.collect::<Result<_, OutOfBytes>>()?))
 }
 
 fn context_request(reader: &mut Reader<'_>) -> Result<(String, Vec<Vec<u8>>), Malformed> {
@@ -175,12 +175,12 @@ impl ClientOption {
             option::LIST => Self::List,
             option::STARTTLS => Self::StartTls,
             option::INFO => {
-                let (name, wants) = info_request(&mut reader)?;
-                Self::Info { name, wants }
+                let (name, info_types) = info_request(&mut reader)?;
+                Self::Info { name, info_types }
             }
             option::GO => {
-                let (name, wants) = info_request(&mut reader)?;
-                Self::Go { name, wants }
+                let (name, info_types) = info_request(&mut reader)?;
+                Self::Go { name, info_types }
             }
             option::STRUCTURED_REPLY => Self::StructuredReply,
             option::LIST_META_CONTEXT => {
@@ -223,7 +223,7 @@ mod tests {
     fn every_option() -> Vec<(u32, Vec<u8>, ClientOption)> {
         let name = "disk".to_owned();
         let named = |rest: &[u8]| data(&[&4_u32.to_be_bytes(), b"disk", rest]);
-        let wants = named(&[0, 2, 0, 1, 0, 3]);
+        let info_types = named(&[0, 2, 0, 1, 0, 3]);
         let queries = named(&data(&[
             &1_u32.to_be_bytes(),
             &5_u32.to_be_bytes(),
@@ -240,18 +240,18 @@ mod tests {
             ),
             (
                 option::INFO,
-                wants.clone(),
+                info_types.clone(),
                 ClientOption::Info {
                     name: name.clone(),
-                    wants: two.clone(),
+                    info_types: two.clone(),
                 },
             ),
             (
                 option::GO,
-                wants,
+                info_types,
                 ClientOption::Go {
                     name: name.clone(),
-                    wants: two,
+                    info_types: two,
                 },
             ),
             (

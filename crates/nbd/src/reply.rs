@@ -72,12 +72,17 @@ pub fn error_chunk(cookie: u64, fault: &Fault) -> Vec<u8> {
 }
 
 /// The reply to a block status of `length` bytes: `runs`, cut to that length and with equal
-/// neighbors joined, or only the first of them if `one`. `None` if `runs` has no bytes.
+/// neighbors joined, or only the first of them if `first_only`. `None` if `runs` has no bytes.
 #[must_use]
-pub fn block_status(cookie: u64, runs: &[Extent], length: u32, one: bool) -> Option<Vec<u8>> {
+pub fn block_status(
+    cookie: u64,
+    runs: &[Extent],
+    length: u32,
+    first_only: bool,
+) -> Option<Vec<u8>> {
     let mut extents: Vec<(u32, u32)> = Vec::new();
     let mut left = length;
-    let extents_max = if one { 1 } else { EXTENTS_MAX };
+    let extents_max = if first_only { 1 } else { EXTENTS_MAX };
     for run in runs {
         let state = match run.kind {
             ExtentKind::Data => allocation::DATA,
@@ -131,8 +136,8 @@ mod tests {
             run(5, ExtentKind::Hole),
             run(1 << 40, ExtentKind::Data),
         ];
-        let status = |length, one| {
-            extents_of(&block_status(7, &runs, length, one).expect("runs that begin"))
+        let status = |length, first_only| {
+            extents_of(&block_status(7, &runs, length, first_only).expect("runs that begin"))
         };
         assert_eq!(status(1000, false), [(30, 0), (5, 3), (965, 0)]);
         assert_eq!(status(1000, true), [(30, 0)]);

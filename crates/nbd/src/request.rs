@@ -147,10 +147,10 @@ pub enum Command {
         /// The range, which is not empty.
         range: Range,
         /// Whether the client wants only the first extent.
-        one: bool,
+        first_only: bool,
     },
     /// An operation without data, as the device gets it.
-    Plain(Op<'static>),
+    NoData(Op<'static>),
     /// The client disconnects.
     Disconnect,
 }
@@ -290,7 +290,7 @@ impl Command {
             return Err(Refusal::NotNegotiated(header.command));
         }
         if header.command == command::FLUSH {
-            return Ok(Self::Plain(Op::Flush));
+            return Ok(Self::NoData(Op::Flush));
         }
         let has_data = matches!(header.command, command::READ | command::WRITE);
         if has_data && header.length > PAYLOAD_BYTES_MAX {
@@ -315,13 +315,13 @@ impl Command {
                 fragments: rules.structured && header.flags & flags::DF == 0,
             },
             command::WRITE => Self::Write { range, durability },
-            command::TRIM => Self::Plain(Op::Trim {
+            command::TRIM => Self::NoData(Op::Trim {
                 offset,
                 length,
                 durability,
             }),
-            command::CACHE => Self::Plain(Op::Prefetch { offset, length }),
-            command::WRITE_ZEROES => Self::Plain(Op::WriteZeroes {
+            command::CACHE => Self::NoData(Op::Prefetch { offset, length }),
+            command::WRITE_ZEROES => Self::NoData(Op::WriteZeroes {
                 offset,
                 length,
                 mode: ZeroMode {
@@ -333,7 +333,7 @@ impl Command {
             command::BLOCK_STATUS if header.length == 0 => return Err(Refusal::Empty),
             command::BLOCK_STATUS => Self::BlockStatus {
                 range,
-                one: header.flags & flags::REQ_ONE != 0,
+                first_only: header.flags & flags::REQ_ONE != 0,
             },
             other => return Err(Refusal::UnknownCommand(other)),
         })

@@ -262,7 +262,7 @@ impl Acceptor {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "NBD server cannot accept connection");
-                    self.watch_listeners(false);
+                    self.set_accepting(false);
                     let now = self.options.clock.monotonic();
                     self.accept_again = Some(now + ACCEPT_PAUSE);
                     return;
@@ -271,9 +271,9 @@ impl Acceptor {
         }
     }
 
-    fn watch_listeners(&self, watch: bool) {
+    fn set_accepting(&self, accepts: bool) {
         let interest = Interest {
-            readable: watch,
+            readable: accepts,
             writable: false,
         };
         for key in self.listeners.keys() {
@@ -346,7 +346,7 @@ impl Acceptor {
         }
         if self.accept_again.is_some_and(|moment| moment <= now) {
             self.accept_again = None;
-            self.watch_listeners(true);
+            self.set_accepting(true);
         }
     }
 

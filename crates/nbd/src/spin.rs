@@ -38,7 +38,7 @@ impl Spinner {
     }
 
     /// Records a spin; `found` is whether something became ready.
-    pub fn spun(&mut self, found: bool) {
+    pub fn record_spin(&mut self, found: bool) {
         self.credit = if found {
             (self.credit + 1).min(CREDIT_MAX)
         } else {
@@ -57,7 +57,7 @@ mod tests {
         let tries = (0..6400).filter(|_| {
             let spins = spinner.should_spin(true);
             if spins {
-                spinner.spun(false);
+                spinner.record_spin(false);
             }
             spins
         });
@@ -71,7 +71,7 @@ mod tests {
         for _ in 0..1000 {
             if spinner.should_spin(true) {
                 tries += 1;
-                spinner.spun(true);
+                spinner.record_spin(true);
             }
         }
         assert!(tries > 900);

@@ -106,7 +106,7 @@ impl<D: BlockDevice> Worker<D> {
             answered = service.state().answered;
             let may_spin = !self.options.spin.is_zero() && sleep != Some(Duration::ZERO);
             if may_spin && spinner.should_spin(served) {
-                spinner.spun(self.spin(&mut ready));
+                spinner.record_spin(self.spin(&mut ready));
             }
             let finish = self.turn(&mut service, shared, sleep, &mut ready);
             self.log_failures(&service.state().failures, &mut failure_log);

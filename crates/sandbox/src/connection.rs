@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
-use chain::{LinkState, PendingQueue, Program, RemoteDisk};
+use chain::{FilterBackend, LinkState, PendingQueue, RemoteDisk};
 use nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
 use nbd::{EmbeddedServer, ExportOptions, WatchedSource, Watcher};
 use net::Channel;
@@ -205,7 +205,7 @@ impl FilterConnection {
     }
 }
 
-impl Program for FilterConnection {
+impl FilterBackend for FilterConnection {
     fn launch(&mut self) {
         self.stop("the filter was stopped");
         self.life = Life::Starting(self.launcher.launch());

@@ -92,7 +92,7 @@ impl FilterServer {
                 false => is_used.then_some(CHECK_INTERVAL),
             };
             poller.wait(timeout, &mut ready)?;
-            drop(self.half_sessions());
+            drop(self.expire_half_sessions());
             let has_failed = self.accept_all(listener);
             if has_failed != is_paused {
                 // While the server pauses, the connections that wait must not wake it.
@@ -146,8 +146,8 @@ impl FilterServer {
         }
     }
 
-    /// The sessions that wait for their second connection, without those that timed out.
-    fn half_sessions(&self) -> MutexGuard<'_, HashMap<String, HalfSession>> {
+    /// Closes the sessions whose second connection timed out, and returns those that still wait.
+    fn expire_half_sessions(&self) -> MutexGuard<'_, HashMap<String, HalfSession>> {
         let now = self.world.clock.monotonic();
         let mut halves = self.half_sessions.lock();
         halves.retain(|_, half| {
@@ -169,7 +169,7 @@ impl FilterServer {
         let received = self.receive_greeting(stream);
         let (greeting, channel) = received.map_err(|error| error.to_string())?;
         let half = {
-            let mut halves = self.half_sessions();
+            let mut halves = self.expire_half_sessions();
             match halves.remove(&greeting.session) {
                 Some(half) => half,
                 None => {
@@ -187,13 +187,14 @@ impl FilterServer {
         // Both connections count until the session ends.
         let _permits = (permit, half.permit);
         let (first, other) = (half.greeting, half.channel);
-        let matches = Greeting {
-            role: first.role,
-            ..greeting.clone()
-        };
+        let is_same_session = first
+            == Greeting {
+                role: first.role,
+                ..greeting.clone()
+            };
         let (requests, below) = match (first.role, greeting.role) {
-            (Role::Requests, Role::Below) if matches == first => (other, channel),
-            (Role::Below, Role::Requests) if matches == first => (channel, other),
+            (Role::Requests, Role::Below) if is_same_session => (other, channel),
+            (Role::Below, Role::Requests) if is_same_session => (channel, other),
             _ => return Err("the greetings of a session's two connections differ".to_owned()),
         };
         let attribution = greeting.attribution;
@@ -337,7 +338,7 @@ mod tests {
                 poller.wait(Some(short), &mut Vec::new()).expect("waited");
             }
         };
-        until(&|| server.half_sessions().len() == 1 && connections() == 1);
+        until(&|| server.expire_half_sessions().len() == 1 && connections() == 1);
         clock.advance(GREETING_TIMEOUT);
         until(&|| connections() == 0);
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chain::{FilterContext, PendingQueue, Program, Programs};
+use chain::{BackendFactory, FilterBackend, FilterContext, PendingQueue};
 use chain_policy::{ExternalConfig, FilterKind, FilterPolicy, RemoteConfig};
 use nbd::Watcher;
 use world::Disk;
@@ -83,13 +83,13 @@ impl OutOfProcessFilters {
     }
 }
 
-impl Programs for OutOfProcessFilters {
-    fn program(
+impl BackendFactory for OutOfProcessFilters {
+    fn make(
         &self,
         of: &FilterPolicy,
         context: &FilterContext,
         queue: PendingQueue,
-    ) -> Result<Box<dyn Program>, String> {
+    ) -> Result<Box<dyn FilterBackend>, String> {
         let Some(settings) = &of.out_of_process else {
             return Err(format!("the filter {} runs inline", of.name));
         };

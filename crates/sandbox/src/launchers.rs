@@ -60,13 +60,13 @@ impl LaunchContext {
         stdin: Stdio,
         stdout: Stdio,
     ) -> io::Result<FilterProcess> {
-        let given = &self.filter;
+        let filter_context = &self.filter;
         // The policy's limit, as far as the host's operator allows it.
         let memory_bytes = self
             .settings
             .limits
             .memory_bytes
-            .min(given.attachment.memory_max);
+            .min(filter_context.attachment.memory_max);
         let options = ProcessOptions {
             program: &self.options.program,
             user,
@@ -78,12 +78,16 @@ impl LaunchContext {
             stdin,
             stdout,
         };
-        let (process, stderr) = FilterProcess::start(options, &given.host.pool, &given.host.clock)?;
+        let (process, stderr) = FilterProcess::start(
+            options,
+            &filter_context.host.pool,
+            &filter_context.host.clock,
+        )?;
         let reader = OutputReader {
-            attribution: Arc::clone(&given.attachment.attribution),
+            attribution: Arc::clone(&filter_context.attachment.attribution),
             name: Arc::clone(&self.name),
-            events: Arc::clone(&given.attachment.events),
-            clock: Arc::clone(&given.host.clock),
+            events: Arc::clone(&filter_context.attachment.events),
+            clock: Arc::clone(&filter_context.host.clock),
         };
         reader.start(stderr)?;
         Ok(process)
@@ -107,13 +111,13 @@ impl Launcher for ScreeProcess {
     fn launch(&self) -> Receiver<io::Result<LaunchedFilter>> {
         let (context, key) = (self.context.clone(), self.key.clone());
         self.context.run(move || {
-            let given = &context.filter;
+            let filter_context = &context.filter;
             let mut spec = Spec::new(
                 &context.settings.standalone_policy,
-                &given.attachment.attribution,
+                &filter_context.attachment.attribution,
             );
             if let Some(name) = key {
-                let passphrase = given
+                let passphrase = filter_context
                     .attachment
                     .keys
                     .passphrase(&name)
@@ -179,13 +183,13 @@ impl Launcher for RemoteFilterLauncher {
         let (context, config) = (self.context.clone(), self.config.clone());
         let host = Arc::clone(&self.host);
         self.context.run(move || {
-            let given = &context.filter;
+            let filter_context = &context.filter;
             connect(
                 &config,
                 &context.name,
-                &given.attachment.attribution,
+                &filter_context.attachment.attribution,
                 &*host,
-                &*given.host.random,
+                &*filter_context.host.random,
             )
         })
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use base::BlockDevice as _;
 use chain::{
     AttachmentContext, Chain, ChainHistory, DiskLimits, Filter, FilterContext, HostContext,
-    HotSwap, HotSwapError, KeyDerivations, KeyError, KeySource, NoPrograms, NoTargets, SizeRule,
+    HotSwap, HotSwapError, KeyDerivations, KeyError, KeySource, NoBackends, NoTargets, SizeRule,
     UnlimitedLease, build_filters,
 };
 use chain_policy::{Policy, PolicyError};
@@ -86,7 +86,7 @@ pub fn serve(
                 clock: Arc::clone(&world.clock),
                 pool: Arc::clone(&world.pool),
                 random: Arc::clone(&world.random),
-                programs: Arc::new(NoPrograms),
+                backends: Arc::new(NoBackends),
                 key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
             },
             attachment: AttachmentContext {

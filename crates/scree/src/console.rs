@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lab::commands::{Console, Failure as LabFailure, Report};
+use lab::commands::{CommandOutput, Console, Failure as LabFailure};
 use lab::measure::Stop;
 
 use crate::commands::Failure;
@@ -34,8 +34,8 @@ impl Console for Terminal {
         Box::new(Progress::bar(doing, count))
     }
 
-    fn print(&self, report: &Report) -> io::Result<()> {
-        output::print_report(self.0, report)
+    fn print(&self, result: &CommandOutput) -> io::Result<()> {
+        output::print_lab_output(self.0, result)
     }
 
     #[expect(

@@ -16,7 +16,6 @@ mod commands;
 #[cfg(feature = "lab")]
 mod console;
 mod environment;
-mod moment;
 mod monitoring;
 mod output;
 mod profiles;
@@ -25,6 +24,7 @@ mod progress;
 mod reference;
 mod shell;
 mod signals;
+mod times;
 mod tls_files;
 mod up;
 mod volume_settings;
@@ -60,7 +60,7 @@ fn run_remotely(
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::given();
+    let arguments = Arguments::of_process();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
     let done = match arguments.command {

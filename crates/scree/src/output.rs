@@ -44,15 +44,15 @@ pub fn print<T: Serialize>(
 /// # Errors
 /// As [`write_out`].
 #[cfg(feature = "lab")]
-pub fn print_report(format: Format, report: &lab::commands::Report) -> io::Result<()> {
+pub fn print_lab_output(format: Format, output: &lab::commands::CommandOutput) -> io::Result<()> {
     let text = match format {
-        Format::Table => plain(&report.text),
+        Format::Table => plain(&output.text),
         Format::Json => format!(
             "{}
 ",
-            report.json
+            output.json
         ),
-        Format::Yaml => yaml::to_string(&serde_json::from_str(&report.json)?),
+        Format::Yaml => yaml::to_string(&serde_json::from_str(&output.json)?),
     };
     write_out(text.as_bytes())
 }

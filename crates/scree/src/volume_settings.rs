@@ -37,8 +37,8 @@ impl SettingOptions {
     /// The request for a new volume with these settings.
     pub fn create(self, new: CreateVolume) -> CreateVolume {
         CreateVolume {
-            journal_size: self.journal_size.and_then(|size| size.0),
-            cache_max: self.cache_max.and_then(|size| size.0),
+            journal_bytes: self.journal_size.and_then(|size| size.0),
+            cache_max_bytes: self.cache_max.and_then(|size| size.0),
             ..new
         }
     }
@@ -46,16 +46,16 @@ impl SettingOptions {
     /// The request to change these settings and to keep the others.
     pub fn set(self) -> SetSettings {
         SetSettings {
-            journal_size: self.journal_size.map(|size| size.0),
-            cache_max: self.cache_max.map(|size| size.0),
+            journal_bytes: self.journal_size.map(|size| size.0),
+            cache_max_bytes: self.cache_max.map(|size| size.0),
         }
     }
 }
 
 /// The settings of a volume that are not at their defaults, as rows of `volume show`.
 pub fn rows(volume: &Volume) -> impl Iterator<Item = (&'static str, String)> {
-    let journal_size = volume.journal_size.map(bytes);
-    let cache_max = volume.cache_max.map(bytes);
+    let journal_size = volume.journal_bytes.map(bytes);
+    let cache_max = volume.cache_max_bytes.map(bytes);
     [("journal size", journal_size), ("cache limit", cache_max)]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))

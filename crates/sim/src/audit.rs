@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{BlockIndex, CopysetId, Lineage, Location, SegmentId, Sequence, Slot, UnitId};
+use catalog::{Copyset, LineageKey, StoredVersion};
 use unit::Tag;
 use unit_folder::format;
-use volume::catalog::{Copyset, LineageKey, StoredVersion};
 use volume::engine::StoredPages;
 use volume::journal;
 use volume::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Position, Root};
@@ -58,7 +58,7 @@ fn text(error: impl std::fmt::Display) -> String {
 /// # Errors
 /// The first page that cannot be read.
 pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<WalkedVersion> {
-    use volume::catalog::Catalog as _;
+    use catalog::Catalog as _;
     let keys = machine.catalog.memory.keys(version.lineage).map_err(text)?;
     let keyring = machine.keyring(&keys);
     let record = Record::open(version.key, &version.record, &keyring).map_err(text)?;

@@ -51,7 +51,7 @@ enum PendingRequest {
         covers: usize,
     },
     /// A change that is admitted and waits to be durable.
-    Durable {
+    DurableWrite {
         covers: usize,
     },
     /// A change that waits for the rest of the blocks that it covers in part.
@@ -106,7 +106,7 @@ impl Client {
         self.volume.status().stopped.is_some()
     }
 
-    fn token(&mut self) -> Token {
+    fn next_token(&mut self) -> Token {
         self.token_next += 1;
         self.started.insert(self.token_next, self.clock.monotonic());
         self.token_next
@@ -138,7 +138,7 @@ impl Client {
         if has_edges && self.has_parked() {
             return Ok(false);
         }
-        let token = self.token();
+        let token = self.next_token();
         let was_stopped = self.is_stopped();
         let written = self.blocks_written();
         let started = self.start_change(token, edit, durability);
@@ -159,7 +159,7 @@ impl Client {
             Started::Done => Ok(true),
             Started::Pending => {
                 let request = match is_admitted {
-                    true => PendingRequest::Durable {
+                    true => PendingRequest::DurableWrite {
                         covers: history.timeline.len(),
                     },
                     false => PendingRequest::Parked {
@@ -204,7 +204,7 @@ impl Client {
 
     /// Reads a range. The answer may come later.
     pub fn read(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let mut out = vec![0xee; range.length as usize];
         let since = history.timeline.len();
         let request = Request::read(token, range.offset, &mut out);
@@ -222,7 +222,7 @@ impl Client {
 
     /// Requests the extents of a range.
     pub fn extents(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let mut runs = Vec::new();
         let since = history.timeline.len();
         let request = Request::extents(token, range.offset, range.length, &mut runs);
@@ -240,7 +240,7 @@ impl Client {
 
     /// Prefetches a range.
     pub fn prefetch(&mut self, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let request = Request::prefetch(token, range.offset, range.length);
         match self.volume.start(request) {
             Started::Pending => {
@@ -254,7 +254,7 @@ impl Client {
 
     /// Flushes everything that was acknowledged.
     pub fn flush(&mut self, history: &mut VolumeHistory) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let covers = self.in_journal;
         match self.volume.start(Request::flush(token)) {
             Started::Done => {
@@ -316,7 +316,7 @@ impl Client {
             Durability::Volatile => 0,
         };
         self.requests
-            .insert(token, PendingRequest::Durable { covers });
+            .insert(token, PendingRequest::DurableWrite { covers });
         Ok(())
     }
 
@@ -332,7 +332,7 @@ impl Client {
                 "request {token} was completed twice, or never started"
             ));
         };
-        self.check_wait(token, &request, &result)?;
+        self.end_wait(token, &request, &result)?;
         match (request, result) {
             (PendingRequest::Read { range, since }, Ok(Outcome::Data(data))) => {
                 if data.len() as u64 != range.length {
@@ -344,7 +344,7 @@ impl Client {
                 self.check_extents(history, range, &runs, since)
             }
             (
-                PendingRequest::Flush { covers } | PendingRequest::Durable { covers },
+                PendingRequest::Flush { covers } | PendingRequest::DurableWrite { covers },
                 Ok(Outcome::Done),
             ) => {
                 history.durable = history.durable.max(covers);
@@ -359,8 +359,9 @@ impl Client {
         }
     }
 
-    /// Checks that a read which failed has waited for unavailable units.
-    fn check_wait(
+    /// Forgets when a request was started, and checks that a read which failed has waited for
+    /// unavailable units.
+    fn end_wait(
         &mut self,
         token: Token,
         request: &PendingRequest,

@@ -11,7 +11,7 @@
 //!     ├─ client ─── the NBD server's contract with a volume
 //!     ├─ model ──── the content that a volume should have
 //!     ├─ machine ── units, journals, the process; crashes
-//!     ├─ catalog ── the database, which survives everything
+//!     ├─ watched_catalog ── the database, which survives everything
 //!     ├─ members ── the states of members, as the database knows them
 //!     ├─ net ────── unit daemons, and a network that breaks
 //!     ├─ privacy ── what some units alone reveal of a version
@@ -31,7 +31,6 @@
 //! hosts that share a volume ([`hosts`]).
 
 pub mod audit;
-pub mod catalog;
 pub mod client;
 pub mod driver;
 pub mod hosts;
@@ -41,6 +40,7 @@ pub mod model;
 pub mod net;
 pub mod privacy;
 pub mod setup;
+pub mod watched_catalog;
 
 /// The result of a check; the error says what was found instead.
 pub type Check<T = ()> = Result<T, String>;

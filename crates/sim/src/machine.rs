@@ -11,10 +11,10 @@ use std::sync::Arc;
 use base::{ClusterId, UnitId, VolumeId};
 use cache::host::HostCache;
 use cache::store::{Cache, CacheConfig, Division};
+use catalog::copysets;
+use catalog::{Catalog, Copyset, Lease, PendingFree};
 use testkit::units::{FaultyUnit, InjectedFaults};
 use unit::{TrackedUnit, Unit};
-use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, Lease, PendingFree};
 use volume::clean::{CleanError, Cleaner};
 use volume::scatter::Layout;
 use volume::seal::{Keyring, LeaseSalt, WrappingKey};
@@ -22,10 +22,10 @@ use volume::{Store, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, World};
 
-use crate::catalog::WatchedCatalog;
 use crate::net::Network;
 use crate::net::daemon::unit_path;
 use crate::setup::Setup;
+use crate::watched_catalog::WatchedCatalog;
 
 /// The folder of the first host's journals.
 const JOURNALS: &str = "/host";

@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CopysetId, SegmentId, UnitId};
+use catalog::{Copyset, DrainingMember, MemberState, VersionCommit};
 use parking_lot::{Mutex, MutexGuard};
-use volume::catalog::{Copyset, DrainingMember, MemberState, VersionCommit};
 use volume::repair::{PassReport, SuspectUnit};
 
 /// The members of all copysets.
@@ -79,20 +79,20 @@ impl Members {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
     /// The current copysets.
     #[must_use]
     pub fn copysets(&self) -> Vec<Copyset> {
-        self.state().copysets.clone()
+        self.lock().copysets.clone()
     }
 
     /// Records a committed version. `in_flight` are the segments that were being written
     /// before.
     pub fn record_commit(&self, commit: &VersionCommit, in_flight: &SuspectUnit) {
-        let mut state = self.state();
+        let mut state = self.lock();
         for share in &commit.degraded {
             state.was_degraded.insert(share.segment);
             for unit in &share.lacking {
@@ -113,7 +113,7 @@ impl Members {
     /// Records that a unit was rolled back: it is rebuilt in each of its copysets that has
     /// another member.
     pub fn suspect_unit(&self, unit: UnitId) {
-        let mut state = self.state();
+        let mut state = self.lock();
         let sets = state.copysets.iter();
         let its: Vec<CopysetId> = sets
             .filter(|set| set.members.contains(&unit) && set.member_states().count() > 1)
@@ -128,7 +128,7 @@ impl Members {
     /// # Panics
     /// If `unit` is not a member of the copyset.
     pub fn replace(&self, copyset: CopysetId, unit: UnitId, by: UnitId, is_dead: bool) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.joined_last += 1;
         let joined = state.joined_last;
         let sets = &mut state.copysets;
@@ -151,7 +151,7 @@ impl Members {
     /// How often each member of a copyset has missed writes.
     #[must_use]
     pub fn missed_writes(&self, copyset: CopysetId) -> MissedWrites {
-        let state = self.state();
+        let state = self.lock();
         let its = state.missed.iter().filter(|((set, _), _)| *set == copyset);
         its.map(|((_, unit), missed)| (*unit, *missed)).collect()
     }
@@ -159,14 +159,14 @@ impl Members {
     /// The suspect segments of a rebuilding member.
     #[must_use]
     pub fn suspect(&self, copyset: CopysetId, unit: UnitId) -> SuspectUnit {
-        let state = self.state();
+        let state = self.lock();
         let known = state.suspect.get(&(copyset, unit));
         known.cloned().unwrap_or_default()
     }
 
     /// Begins the repair of a copyset.
     pub fn begin_repair(&self, copyset: CopysetId) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if !state.under_way.insert(copyset) {
             // The last repair was interrupted, perhaps during a put.
             state.suspect_all(copyset, |_| true);
@@ -183,7 +183,7 @@ impl Members {
         found: &PassReport,
         restored: &BTreeSet<UnitId>,
     ) -> bool {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.under_way.remove(&copyset);
         for unit in &found.incomplete {
             state.record_missed(copyset, *unit, &SuspectUnit::All);
@@ -208,7 +208,7 @@ impl Members {
     /// The copysets with a member that is not in sync.
     #[must_use]
     pub fn to_repair(&self) -> Vec<CopysetId> {
-        let state = self.state();
+        let state = self.lock();
         let sets = state.copysets.iter().filter(|set| !is_in_sync(set));
         sets.map(|set| set.id).collect()
     }
@@ -216,13 +216,13 @@ impl Members {
     /// The segments of which some put has failed on a member.
     #[must_use]
     pub fn was_degraded(&self) -> BTreeSet<SegmentId> {
-        self.state().was_degraded.clone()
+        self.lock().was_degraded.clone()
     }
 
     /// Whether each copyset of a unit has enough other members that are in sync.
     #[must_use]
     pub fn can_lose(&self, unit: UnitId) -> bool {
-        let state = self.state();
+        let state = self.lock();
         let mut its = state
             .copysets
             .iter()

@@ -3,8 +3,8 @@
 
 use base::UnitId;
 
+use catalog::{Catalog as _, StoredVersion};
 use volume::audit::Audit;
-use volume::catalog::{Catalog as _, StoredVersion};
 use volume::scatter::Exposure;
 
 use crate::Check;
@@ -31,23 +31,27 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &WalkedVersion)
             Audit::open(&machine.audited, version, &keyring, compromised).map_err(text)?;
         let mut blocks = walked.blocks.iter();
         while let Some(batch) = audit.next_batch().map_err(text)? {
-            for one in batch.blocks {
-                let Some((block, entry)) = blocks.next().filter(|(block, _)| **block == one.block)
+            for judged in batch.blocks {
+                let Some((block, entry)) =
+                    blocks.next().filter(|(block, _)| **block == judged.block)
                 else {
-                    return Err(format!("an audit found the unknown block {}", one.block));
+                    return Err(format!("an audit found the unknown block {}", judged.block));
                 };
                 let members = table.members(entry.location.segment().copyset());
                 let can_be = members
                     .iter()
                     .any(|member| compromised.contains(&member.id));
-                let is_there = one.exposure >= Exposure::Sealed;
+                let is_there = judged.exposure >= Exposure::Sealed;
                 let is_sealed = !keyring.of_epoch(entry.sequence.epoch()).is_plaintext();
                 let is_wrong = match is_there {
-                    true => !can_be || is_sealed != (one.exposure == Exposure::Sealed),
+                    true => !can_be || is_sealed != (judged.exposure == Exposure::Sealed),
                     false => compromised.len() == all.len(),
                 };
                 if is_wrong {
-                    return Err(format!("block {block} at {entry:?} is {:?}", one.exposure));
+                    return Err(format!(
+                        "block {block} at {entry:?} is {:?}",
+                        judged.exposure
+                    ));
                 }
             }
         }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use base::BlockSize;
+use catalog::Erasure;
 use volume::VolumeConfig;
-use volume::catalog::Erasure;
 use world::simulated::SimulatedRandom;
 
 /// The faults that are possible in a run.

@@ -70,7 +70,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 fn messages_of(rule: fn(&File, &mut Vec<Finding>), path: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     rule(&File::new(path, text), &mut findings);
-    findings.into_iter().map(|one| one.message).collect()
+    findings
+        .into_iter()
+        .map(|finding| finding.message)
+        .collect()
 }
 
 #[cfg(test)]

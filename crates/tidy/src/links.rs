@@ -148,7 +148,10 @@ mod tests {
         ];
         let mut findings = Vec::new();
         check(&Tree::new(files), &mut findings);
-        findings.into_iter().map(|one| one.message).collect()
+        findings
+            .into_iter()
+            .map(|finding| finding.message)
+            .collect()
     }
 
     #[test]

@@ -210,7 +210,10 @@ mod tests {
     fn found(files: Vec<File>) -> Vec<String> {
         let mut findings = Vec::new();
         check(&Tree::new(files), &mut findings);
-        findings.into_iter().map(|one| one.message).collect()
+        findings
+            .into_iter()
+            .map(|finding| finding.message)
+            .collect()
     }
 
     #[test]

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use base::{
     BlockDevice, BlockSize, ClusterId, Durability, Lineage, Request, Started, UnitId, VolumeId,
 };
+use catalog::copysets;
+use catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use unit::TrackedUnit;
 use unit_folder::FolderUnit;
-use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::journal::JournalLocation;
 use volume::map::PageBudget;
 use volume::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};

@@ -1,9 +1,9 @@
 //! Keys for tests, the simulator and fuzzers.
 
 use base::Lineage;
+use catalog::LineageKey;
 use world::simulated::SimulatedRandom;
 
-use crate::catalog::LineageKey;
 use crate::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};
 
 /// The keyring of a sealed lineage with `leases` leases, at least one:

@@ -34,7 +34,6 @@ pub mod scatter;
 pub mod seal;
 pub mod version;
 
-pub use ::catalog;
 pub use engine::{
     OpenError, OpenParams, READS_WAIT_MAX, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
     VolumeStatus,

@@ -39,14 +39,14 @@ impl<T> Group<T> {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock()
     }
 
     /// Runs tasks until all have begun.
     fn work(&self) {
         loop {
-            let next = self.state().waiting.pop();
+            let next = self.lock().waiting.pop();
             let Some((index, task)) = next else { return };
             let mut finish = Finish {
                 group: self,
@@ -67,7 +67,7 @@ struct Finish<'a, T> {
 
 impl<T> Drop for Finish<'_, T> {
     fn drop(&mut self) {
-        let mut state = self.group.state();
+        let mut state = self.group.lock();
         // A group that timed out has no room for results any more.
         if let Some(result) = state.results.get_mut(self.index) {
             *result = self.result.take();
@@ -95,7 +95,7 @@ pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Tas
         pool.run(Box::new(move || group.work()));
     }
     group.work();
-    let mut state = group.state();
+    let mut state = group.lock();
     while state.unfinished > 0 {
         group.changed.wait(&mut state);
     }
@@ -129,7 +129,7 @@ pub fn parallel_with_timeout<T: Send + 'static>(
     } else {
         group.work();
     }
-    let mut state = group.state();
+    let mut state = group.lock();
     while state.unfinished > 0 {
         let before = state.unfinished;
         let is_same = |state: &mut State<T>| state.unfinished == before;

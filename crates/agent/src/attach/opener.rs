@@ -329,9 +329,9 @@ impl VolumeOpener {
         if head.is_some_and(|head| head.lineage == own.lineage) {
             return Err(AttachError::KeyLost);
         }
-        let (given, lineage) = (Arc::clone(parts), own.lineage);
+        let (key_parts, lineage) = (Arc::clone(parts), own.lineage);
         let encryption = assignment.encryption;
-        let (key, wrapped) = blocking(move || new_key(&given, lineage, encryption)).await??;
+        let (key, wrapped) = blocking(move || new_key(&key_parts, lineage, encryption)).await??;
         let set = SetKey {
             volume: assignment.volume,
             lineage,

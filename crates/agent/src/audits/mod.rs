@@ -178,10 +178,10 @@ impl Audits {
         let (mut blocks, block_bytes) = (Tally::default(), opened.block_bytes());
         while let Some(batch) = opened.next_batch()? {
             progress.check()?;
-            for one in &batch.blocks {
-                blocks.add(one.exposure);
-                let begin = one.block * block_bytes;
-                files.add(begin..begin + block_bytes, one.exposure);
+            for judged in &batch.blocks {
+                blocks.add(judged.exposure);
+                let begin = judged.block * block_bytes;
+                files.add(begin..begin + block_bytes, judged.exposure);
             }
             let done = batch
                 .end

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use api::host::Want;
+use api::host::CapabilityRequest;
 use base::{BlockDevice as _, BlockSize, with_causes};
 use catalog::{Catalog, CatalogError, LineageKey, StoredVersion, VersionKey};
 use volume::map::PageBudget;
@@ -52,7 +52,7 @@ impl VersionReader {
         let version = self.controller.version(key)?;
         let lineage = version.lineage;
         let capabilities = self.controller.capability_cache();
-        let kept = capabilities.keep(vec![Want::Read { lineage }]);
+        let kept = capabilities.keep(vec![CapabilityRequest::Read { lineage }]);
         let keys = self.controller.keys(lineage)?;
         let keyring = Arc::new(self.keys.keyring(&keys)?);
         Ok(ReadableVersion {

@@ -98,20 +98,20 @@ pub(crate) fn measure_volumes<'a>(
 }
 
 /// Adds up the counters of a volume that is open more than once.
-pub(crate) fn add(sum: &mut VolumeCache, one: &VolumeCache) {
+pub(crate) fn add(sum: &mut VolumeCache, part: &VolumeCache) {
     let pairs = [
-        (&mut sum.lookups.metadata, one.lookups.metadata),
-        (&mut sum.lookups.image, one.lookups.image),
-        (&mut sum.lookups.active, one.lookups.active),
+        (&mut sum.lookups.metadata, part.lookups.metadata),
+        (&mut sum.lookups.image, part.lookups.image),
+        (&mut sum.lookups.active, part.lookups.active),
     ];
-    for (sum, one) in pairs {
-        sum.memory += one.memory;
-        sum.file += one.file;
-        sum.units += one.units;
+    for (sum, part) in pairs {
+        sum.memory += part.memory;
+        sum.file += part.file;
+        sum.units += part.units;
     }
-    sum.read_ahead_blocks += one.read_ahead_blocks;
-    sum.read_ahead_used += one.read_ahead_used;
-    sum.read_ahead_unread += one.read_ahead_unread;
+    sum.read_ahead_blocks += part.read_ahead_blocks;
+    sum.read_ahead_used += part.read_ahead_used;
+    sum.read_ahead_unread += part.read_ahead_unread;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number for a graph")]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use api::ClientError;
 use api::host::calls::PlanCleaning;
 use api::host::catalog_calls::FinishDelete;
-use api::host::{Deleted, Want};
+use api::host::{CapabilityRequest, Deleted};
 use base::with_causes;
 use catalog::{Catalog as _, CatalogError, PendingFree, VersionKey};
 use parking_lot::Mutex;
@@ -232,7 +232,9 @@ impl Cleaning {
     async fn finish_delete(&self, deleted: Deleted) -> Result<(), CleaningError> {
         let volume = deleted.volume;
         let controller = &self.parts.controller;
-        controller.obtain(&[Want::Sweep { volume }]).await?;
+        controller
+            .obtain(&[CapabilityRequest::Sweep { volume }])
+            .await?;
         let store = Arc::clone(&self.parts.store);
         blocking(move || clean::sweep(&store, &deleted.leftovers)).await??;
         controller.catalog(FinishDelete { volume }).await?;
@@ -260,15 +262,17 @@ impl Cleaning {
             };
             after = last.id;
             let cleaner = self.cleaner();
-            let wants: Vec<Want> = due
+            let requests: Vec<CapabilityRequest> = due
                 .iter()
-                .map(|free| Want::Free { plan: free.id })
+                .map(|free| CapabilityRequest::Free { plan: free.id })
                 .collect();
-            self.parts.controller.obtain(&wants).await?;
+            self.parts.controller.obtain(&requests).await?;
             // Each capability is renewed until its plan has been carried out.
             let cache = self.parts.controller.capability_cache();
-            let kept: Vec<KeptCapabilities> =
-                wants.iter().map(|want| cache.keep(vec![*want])).collect();
+            let kept: Vec<KeptCapabilities> = requests
+                .iter()
+                .map(|request| cache.keep(vec![*request]))
+                .collect();
             for (free, _kept) in due.into_iter().zip(kept) {
                 let freed = carry_out(cleaner.clone(), free).await;
                 first_failure = first_failure.and(freed);

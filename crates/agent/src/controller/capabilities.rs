@@ -1,19 +1,19 @@
 //! [`CapabilityCache`]: the capabilities of this host on unit daemons. Controllers sign them, and
-//! the host shows them to every daemon (docs/internals/capabilities.md).
+//! the host presents them to every daemon (docs/internals/capabilities.md).
 //!
 //! ```text
-//!   a lease, a read, a free ──want──► controllers ──signed──► capability cache
-//!                                                               │ shown
+//!   a lease, a read, a free ──request──► controllers ──signed──► capability cache
+//!                                                                  │ presented
 //!         to a connected daemon: now; on a new connection: first, because the link
 //!                                     asks for all capabilities
 //! ```
 //!
 //! Invariants:
 //!
-//! * A capability is shown to each daemon before any request that needs it:
+//! * A capability is presented to each daemon before any request that needs it:
 //!   [`Controller::obtain`](super::Controller::obtain) returns when all responsive daemons have
-//!   answered, and a link shows it first on its next connection.
-//! * The cache holds the newest capabilities for each want; no other part holds any.
+//!   answered, and a link presents it first on its next connection.
+//! * The cache holds the newest capabilities for each request; no other part holds any.
 //! * A kept capability is renewed at half of its lifetime, as long as something keeps it.
 //! * A host without unit daemons requests no capabilities.
 
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{SignedBytes, WANTS_MAX, Want};
+use api::host::{CAPABILITY_REQUESTS_MAX, CapabilityRequest, SignedBytes};
 use base::UnitId;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -37,13 +37,13 @@ const REQUEST_AGAIN: Duration = Duration::from_secs(10);
 
 /// A daemon that verifies capabilities.
 pub(crate) trait Verifier: Send + Sync {
-    /// Shows a capability to the daemon if it is connected. `done` is called with the answer, at
+    /// Presents a capability to the daemon if it is connected. `done` is called with the answer, at
     /// once if the daemon is unavailable.
-    fn show(&self, capability: &[u8], done: Done);
+    fn present(&self, capability: &[u8], done: Done);
 }
 
 impl Verifier for TlsLink {
-    fn show(&self, capability: &[u8], done: Done) {
+    fn present(&self, capability: &[u8], done: Done) {
         Self::present(self, capability, done);
     }
 }
@@ -55,14 +55,14 @@ pub(crate) struct Capability {
     ends: Duration,
 }
 
-/// The capabilities for one want.
-struct WantAnswer {
+/// The capabilities for one request.
+struct CapabilityAnswer {
     capabilities: Vec<Capability>,
-    /// The controllers refused the want.
+    /// The controllers refused the request.
     is_refused: bool,
-    /// When it was requested.
-    requested: Duration,
-    /// When to request it again, if something keeps it.
+    /// When it was sent.
+    requested_at: Duration,
+    /// When to send it again, if something keeps it.
     renew: Duration,
     ends: Duration,
 }
@@ -70,10 +70,10 @@ struct WantAnswer {
 #[derive(Default)]
 struct State {
     daemons: BTreeMap<UnitId, Arc<dyn Verifier>>,
-    granted: HashMap<Want, WantAnswer>,
-    /// The kept wants, and the number of their holders.
-    kept: BTreeMap<Want, usize>,
-    /// SHA-256 of the public key that this host shows to daemons.
+    granted: HashMap<CapabilityRequest, CapabilityAnswer>,
+    /// The kept requests, and the number of their holders.
+    kept: BTreeMap<CapabilityRequest, usize>,
+    /// SHA-256 of the public key that this host presents to daemons.
     holder: Option<[u8; 32]>,
 }
 
@@ -83,20 +83,20 @@ pub(crate) struct CapabilityCache {
     state: Mutex<State>,
 }
 
-/// Wants that are renewed until this is dropped.
+/// Requests that are renewed until this is dropped.
 pub(crate) struct KeptCapabilities {
     cache: Arc<CapabilityCache>,
-    wants: Vec<Want>,
+    requests: Vec<CapabilityRequest>,
 }
 
 impl Drop for KeptCapabilities {
     fn drop(&mut self) {
         let mut state = self.cache.state.lock();
-        for want in &self.wants {
-            if let Some(count) = state.kept.get_mut(want) {
+        for request in &self.requests {
+            if let Some(count) = state.kept.get_mut(request) {
                 *count -= 1;
                 if *count == 0 {
-                    state.kept.remove(want);
+                    state.kept.remove(request);
                 }
             }
         }
@@ -130,7 +130,7 @@ impl CapabilityCache {
         self.state.lock().daemons.insert(unit, daemon);
     }
 
-    /// The capabilities that have not ended; a new connection shows them first.
+    /// The capabilities that have not ended; a new connection presents them first.
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.clock.monotonic();
         let state = self.state.lock();
@@ -144,49 +144,57 @@ impl CapabilityCache {
             .collect()
     }
 
-    /// Keeps these wants renewed until the returned value is dropped.
-    pub fn keep(self: &Arc<Self>, wants: Vec<Want>) -> KeptCapabilities {
+    /// Keeps these requests renewed until the returned value is dropped.
+    pub fn keep(self: &Arc<Self>, requests: Vec<CapabilityRequest>) -> KeptCapabilities {
         let mut state = self.state.lock();
-        for want in &wants {
-            *state.kept.entry(*want).or_default() += 1;
+        for request in &requests {
+            *state.kept.entry(*request).or_default() += 1;
         }
         drop(state);
         KeptCapabilities {
             cache: Arc::clone(self),
-            wants,
+            requests,
         }
     }
 
-    /// The holder of the capabilities, if there is a daemon to show them to.
+    /// The holder of the capabilities, if there is a daemon to present them to.
     pub fn holder_if_needed(&self) -> Option<[u8; 32]> {
         let state = self.state.lock();
         state.holder.filter(|_| !state.daemons.is_empty())
     }
 
-    /// Removes the answers that have ended, and returns the kept wants that are due, in batches for
-    /// one call each.
-    pub fn take_due(&self) -> Vec<Vec<Want>> {
+    /// Removes the answers that have ended, except those to kept requests.
+    pub fn remove_ended(&self) {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let State { granted, kept, .. } = &mut *state;
-        granted.retain(|want, granted| granted.ends > now || kept.contains_key(want));
-        let is_due = |want: &&Want| {
-            let granted = granted.get(want);
-            granted.is_none_or(|granted| now >= granted.renew)
-        };
-        let due: Vec<Want> = kept.keys().filter(is_due).copied().collect();
-        due.chunks(WANTS_MAX).map(<[Want]>::to_vec).collect()
+        granted.retain(|request, granted| granted.ends > now || kept.contains_key(request));
     }
 
-    /// Stores the answer to a want that was requested at `requested`; returns the capabilities to
-    /// show.
+    /// The kept requests that are due, in batches for one call each.
+    pub fn due_requests(&self) -> Vec<Vec<CapabilityRequest>> {
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        let is_due = |request: &&CapabilityRequest| {
+            let granted = state.granted.get(request);
+            granted.is_none_or(|granted| now >= granted.renew)
+        };
+        let due: Vec<CapabilityRequest> = state.kept.keys().filter(is_due).copied().collect();
+        drop(state);
+        due.chunks(CAPABILITY_REQUESTS_MAX)
+            .map(<[CapabilityRequest]>::to_vec)
+            .collect()
+    }
+
+    /// Stores the answer to a request that was sent at `requested_at`; returns the capabilities to
+    /// present.
     pub fn store_answer(
         &self,
-        requested: Duration,
-        want: Want,
+        requested_at: Duration,
+        request: CapabilityRequest,
         answer: Result<Vec<SignedBytes>, String>,
     ) -> Vec<Capability> {
-        let later = |after_ms: u64| requested.saturating_add(Duration::from_millis(after_ms));
+        let later = |after_ms: u64| requested_at.saturating_add(Duration::from_millis(after_ms));
         let granted = match answer {
             Ok(signed) => {
                 let lasts = signed.iter().map(|signed| signed.lasts_ms).min();
@@ -195,56 +203,56 @@ impl CapabilityCache {
                     bytes: signed.bytes.into(),
                 });
                 let lasts = lasts.unwrap_or_default();
-                WantAnswer {
+                CapabilityAnswer {
                     capabilities: capabilities.collect(),
                     is_refused: false,
-                    requested,
+                    requested_at,
                     renew: later(lasts / 2),
                     ends: later(lasts),
                 }
             }
             Err(reason) => {
-                self.log_refusal(want, &reason);
-                WantAnswer {
+                self.log_refusal(request, &reason);
+                CapabilityAnswer {
                     capabilities: Vec::new(),
                     is_refused: true,
-                    requested,
-                    renew: requested + REQUEST_AGAIN,
-                    ends: requested,
+                    requested_at,
+                    renew: requested_at + REQUEST_AGAIN,
+                    ends: requested_at,
                 }
             }
         };
         let capabilities = granted.capabilities.clone();
         let mut state = self.state.lock();
-        let known = state.granted.get(&want);
+        let known = state.granted.get(&request);
         // Of two concurrent requests, the later one may have been answered first.
-        if known.is_none_or(|known| known.requested <= requested) {
-            state.granted.insert(want, granted);
+        if known.is_none_or(|known| known.requested_at <= requested_at) {
+            state.granted.insert(request, granted);
         }
         capabilities
     }
 
-    /// Logs a refusal; a new refusal of a kept want as a warning, because its holder is stuck.
-    fn log_refusal(&self, want: Want, reason: &str) {
+    /// Logs a refusal; a new refusal of a kept request as a warning, because its holder is stuck.
+    fn log_refusal(&self, request: CapabilityRequest, reason: &str) {
         let state = self.state.lock();
-        let known = state.granted.get(&want);
+        let known = state.granted.get(&request);
         let is_known = known.is_some_and(|granted| granted.is_refused);
-        match state.kept.contains_key(&want) && !is_known {
+        match state.kept.contains_key(&request) && !is_known {
             true => tracing::warn!(
-                ?want,
+                ?request,
                 error = reason,
                 "controllers refused capability on unit daemons"
             ),
             false => tracing::debug!(
-                ?want,
+                ?request,
                 error = reason,
                 "controllers refused capability on unit daemons"
             ),
         }
     }
 
-    /// Shows capabilities to all daemons; returns when all responsive daemons have answered.
-    pub async fn show(&self, capabilities: Vec<Capability>) {
+    /// Presents capabilities to all daemons; returns when all responsive daemons have answered.
+    pub async fn present(&self, capabilities: Vec<Capability>) {
         let daemons: Vec<(UnitId, Arc<dyn Verifier>)> = self
             .state
             .lock()
@@ -269,7 +277,7 @@ impl CapabilityCache {
                         // The receiver may have stopped waiting.
                         let _ = answered.send(refused);
                     };
-                    daemon.show(&capability.bytes, Box::new(done));
+                    daemon.present(&capability.bytes, Box::new(done));
                 }
             });
         }
@@ -292,12 +300,12 @@ mod tests {
 
     use super::*;
 
-    /// A connected daemon that stores the capabilities shown to it.
+    /// A connected daemon that stores the capabilities presented to it.
     #[derive(Default)]
     struct Daemon(Mutex<Vec<Vec<u8>>>);
 
     impl Verifier for Daemon {
-        fn show(&self, capability: &[u8], done: Done) {
+        fn present(&self, capability: &[u8], done: Done) {
             self.0.lock().push(capability.to_vec());
             done(Ok(Reply {
                 status: Status::Done,
@@ -309,9 +317,9 @@ mod tests {
 
     const MINUTE_MS: u64 = 60_000;
 
-    fn read(number: u128) -> Want {
+    fn read(number: u128) -> CapabilityRequest {
         let lineage = Lineage::from_u128(number);
-        Want::Read { lineage }
+        CapabilityRequest::Read { lineage }
     }
 
     fn signed(bytes: &[u8]) -> Result<Vec<SignedBytes>, String> {
@@ -331,23 +339,23 @@ mod tests {
     fn a_kept_capability_is_due_at_half_of_its_time_and_another_never() {
         let (clock, cache) = made();
         let volume = VolumeId::from_u128(1);
-        let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
+        let (kept, once) = (CapabilityRequest::Lease { volume, epoch: 3 }, read(2));
         let first = cache.keep(vec![kept]);
         let second = cache.keep(vec![kept]);
-        assert_eq!(cache.take_due(), [[kept]], "it has no capability yet");
-        for want in [kept, once] {
-            cache.store_answer(clock.monotonic(), want, signed(b"capability"));
+        assert_eq!(cache.due_requests(), [[kept]], "it has no capability yet");
+        for request in [kept, once] {
+            cache.store_answer(clock.monotonic(), request, signed(b"capability"));
         }
         clock.advance(Duration::from_secs(29));
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(1));
-        assert_eq!(cache.take_due(), [[kept]]);
+        assert_eq!(cache.due_requests(), [[kept]]);
         drop(first);
-        assert_eq!(cache.take_due(), [[kept]], "the second holder keeps it");
+        assert_eq!(cache.due_requests(), [[kept]], "the second holder keeps it");
         drop(second);
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(31));
-        cache.take_due();
+        cache.remove_ended();
         assert!(
             cache.state.lock().granted.is_empty(),
             "all capabilities have ended"
@@ -365,23 +373,23 @@ mod tests {
             Err("the volume belongs to another host".to_owned()),
         );
         assert!(capabilities.is_empty());
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(10));
-        assert_eq!(cache.take_due(), [[read(1)]]);
+        assert_eq!(cache.due_requests(), [[read(1)]]);
     }
 
     #[test]
-    fn many_wants_are_requested_in_batches() {
+    fn many_requests_are_sent_in_batches() {
         let (_, cache) = made();
-        let wants: Vec<Want> = (0..600).map(read).collect();
-        let _kept = cache.keep(wants);
-        let parts: Vec<usize> = cache.take_due().iter().map(Vec::len).collect();
+        let requests: Vec<CapabilityRequest> = (0..600).map(read).collect();
+        let _kept = cache.keep(requests);
+        let parts: Vec<usize> = cache.due_requests().iter().map(Vec::len).collect();
         assert_eq!(parts, [256, 256, 88]);
     }
 
-    /// Regression: a link kept every capability that it had shown in a day.
+    /// Regression: a link kept every capability that it had presented in a day.
     #[test]
-    fn the_cache_holds_the_newest_capability_of_each_want_until_it_ends() {
+    fn the_cache_holds_the_newest_capability_of_each_request_until_it_ends() {
         let (clock, cache) = made();
         assert_eq!(cache.holder_if_needed(), None);
         cache.set_holder([7; 32]);
@@ -406,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_capability_is_shown_to_all_daemons() {
+    async fn a_capability_is_presented_to_all_daemons() {
         let (clock, cache) = made();
         let daemons = [1, 2].map(|number| {
             let daemon = Arc::new(Daemon::default());
@@ -414,7 +422,7 @@ mod tests {
             daemon
         });
         let capabilities = cache.store_answer(clock.monotonic(), read(1), signed(b"capability"));
-        cache.show(capabilities).await;
+        cache.present(capabilities).await;
         for daemon in daemons {
             assert_eq!(*daemon.0.lock(), [b"capability"]);
         }
@@ -425,20 +433,20 @@ mod tests {
     struct SlowDaemon(Mutex<Option<Done>>);
 
     impl Verifier for SlowDaemon {
-        fn show(&self, _: &[u8], done: Done) {
+        fn present(&self, _: &[u8], done: Done) {
             *self.0.lock() = Some(done);
         }
     }
 
     /// A request that needs the capability begins only then.
     #[tokio::test]
-    async fn showing_ends_only_when_the_last_daemon_has_answered() {
+    async fn presenting_ends_only_when_the_last_daemon_has_answered() {
         let (clock, cache) = made();
         cache.add(UnitId::from_u128(1), Arc::new(Daemon::default()));
         let slow = Arc::new(SlowDaemon::default());
         cache.add(UnitId::from_u128(2), Arc::clone(&slow) as _);
         let capabilities = cache.store_answer(clock.monotonic(), read(1), signed(b"capability"));
-        let shown = tokio::spawn(async move { cache.show(capabilities).await });
+        let presented = tokio::spawn(async move { cache.present(capabilities).await });
         let done = loop {
             tokio::task::yield_now().await;
             if let Some(done) = slow.0.lock().take() {
@@ -448,12 +456,12 @@ mod tests {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert!(!shown.is_finished(), "a daemon has not answered");
+        assert!(!presented.is_finished(), "a daemon has not answered");
         done(Ok(Reply {
             status: Status::Done,
             body: &[],
             incarnation: 1,
         }));
-        shown.await.expect("no panic");
+        presented.await.expect("no panic");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! It is also the engine's [`Catalog`]. A commit is repeated until its result is known, because the
 //! engine must not guess; a controller recognizes a repeated commit byte for byte. Capabilities in
-//! an answer are shown to unit daemons before the engine gets the answer (`capabilities`).
+//! an answer are presented to unit daemons before the engine gets the answer (`capabilities`).
 
 mod capabilities;
 mod contact;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use api::host::calls::{Begin, FollowAssignments, RenewLeases, SignCapabilities};
 use api::host::{
-    Assignments, Call, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX, Renewal, Renewed,
-    Want, catalog_calls as calls,
+    Assignments, Call, CapabilityRequest, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX,
+    Renewal, Renewed, catalog_calls as calls,
 };
 use api::{Client, ClientError};
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
@@ -163,30 +163,30 @@ impl Controller {
         self.runtime.block_on(self.catalog(call))
     }
 
-    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if there are any.
-    /// Daemons will refuse what controllers refuse to this host.
+    /// Has capabilities for `requests` signed, and presents them to all unit daemons, if there are
+    /// any. Daemons will refuse what controllers refuse to this host.
     ///
     /// # Errors
     /// [`CatalogError::Unavailable`] if no controller answers.
-    pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
+    pub(crate) async fn obtain(&self, requests: &[CapabilityRequest]) -> Result<(), CatalogError> {
         let cache = &self.capability_cache;
         let Some(holder) = cache.holder_if_needed() else {
             return Ok(());
         };
-        let requested = cache.now();
-        let wants = wants.to_vec();
-        let sign = SignCapabilities { holder, wants };
+        let requested_at = cache.now();
+        let requests = requests.to_vec();
+        let sign = SignCapabilities { holder, requests };
         let answers = self.call(&sign).await;
         let answers = answers.map_err(|error| catalog_error(&error))?;
-        if answers.len() != sign.wants.len() {
+        if answers.len() != sign.requests.len() {
             let reason = "the controller did not answer the request".to_owned();
             return Err(CatalogError::Unavailable { reason });
         }
-        let capabilities = sign.wants.iter().zip(answers);
-        let capabilities =
-            capabilities.flat_map(|(want, answer)| cache.store_answer(requested, *want, answer));
+        let capabilities = sign.requests.iter().zip(answers);
+        let capabilities = capabilities
+            .flat_map(|(request, answer)| cache.store_answer(requested_at, *request, answer));
         let capabilities = capabilities.collect();
-        cache.show(capabilities).await;
+        cache.present(capabilities).await;
         Ok(())
     }
 
@@ -204,8 +204,9 @@ impl Controller {
         if self.capability_cache.holder_if_needed().is_none() {
             return;
         }
-        for wants in self.capability_cache.take_due() {
-            if let Err(error) = self.obtain(&wants).await {
+        self.capability_cache.remove_ended();
+        for requests in self.capability_cache.due_requests() {
+            if let Err(error) = self.obtain(&requests).await {
                 tracing::warn!(%error, "agent could not renew capabilities on unit daemons");
                 return;
             }
@@ -291,7 +292,8 @@ impl Catalog for Controller {
                 count,
             };
             let serials = self.catalog(reserve).await?;
-            self.obtain(&[Want::Lease { volume, epoch }]).await?;
+            self.obtain(&[CapabilityRequest::Lease { volume, epoch }])
+                .await?;
             Ok(serials)
         })
     }
@@ -312,7 +314,7 @@ impl Catalog for Controller {
         self.runtime.block_on(async {
             let keys = self.catalog(calls::Keys { lineage }).await?;
             // The caller reads blocks that these keys open.
-            self.obtain(&[Want::Read { lineage }]).await?;
+            self.obtain(&[CapabilityRequest::Read { lineage }]).await?;
             Ok(keys)
         })
     }

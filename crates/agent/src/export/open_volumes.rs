@@ -49,7 +49,7 @@ impl OpenVolumes {
     pub fn writable(&self, volume: VolumeId) -> Option<Arc<OpenVolume>> {
         let open = self.open.lock();
         let mut open = open.values();
-        let is_it = |one: &&Arc<OpenVolume>| one.volume() == volume && one.epoch().is_some();
+        let is_it = |open: &&Arc<OpenVolume>| open.volume() == volume && open.epoch().is_some();
         open.find(is_it).cloned()
     }
 

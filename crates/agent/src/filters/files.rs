@@ -73,14 +73,14 @@ impl FileOwners {
     /// The filters of a policy.
     pub fn of(policy: &Policy) -> Self {
         let mut owners = Self::default();
-        for one in &policy.filters {
-            let of_kind = match one.kind {
+        for filter in &policy.filters {
+            let of_kind = match filter.kind {
                 FilterKind::Journal(_) => &mut owners.journals,
                 FilterKind::Replicate(_) => &mut owners.replicates,
                 FilterKind::Trace(_) => &mut owners.traces,
                 _ => continue,
             };
-            of_kind.push(one.name.clone());
+            of_kind.push(filter.name.clone());
         }
         owners
     }
@@ -140,7 +140,7 @@ fn tidy(
         disk: Arc::clone(disk),
         path: folder.to_owned(),
     };
-    let is_one = |filters: &[String], name: &str| filters.iter().any(|one| one == name);
+    let is_one = |filters: &[String], name: &str| filters.iter().any(|filter| filter == name);
     let mut traces = Vec::new();
     let mut outcome = each(&**disk, folder, |name, path| {
         match FilterFile::parse(name) {

@@ -1,4 +1,4 @@
-//! [`FilterIdentity`]: the certificate that this host shows to remote filters.
+//! [`FilterIdentity`]: the certificate that this host presents to remote filters.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HotSwap,
-    KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
+    AttachmentContext, Attribution, BackendFactory, ChainHistory, EventSink, FilterContext,
+    HotSwap, KEY_DERIVATIONS_MAX, KeyDerivations, NoBackends, SizeRule, StateFolder,
     UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
@@ -241,7 +241,7 @@ impl Filters {
         let mut policy = parse(chain).await?;
         if assignment.access == Access::ReadOnly {
             // Filters with files belong to the attachment that writes the volume.
-            policy.filters.retain(|one| !one.kind.keeps_files());
+            policy.filters.retain(|filter| !filter.kind.keeps_files());
         }
         for name in FileOwners::of(&policy).journals() {
             let room = self.journals.room_for(assignment.volume, name).await??;
@@ -279,7 +279,7 @@ impl Filters {
                 pool: Arc::clone(&world.pool),
                 key_derivations: Arc::clone(&self.key_derivations),
                 random: Arc::clone(&world.random),
-                programs: self.programs(watcher.clone()),
+                backends: self.backends(watcher.clone()),
             },
             attachment: AttachmentContext {
                 memory_max: self.settings.memory,
@@ -353,7 +353,7 @@ impl Filters {
         };
         // This works for a policy that this program cannot parse in full, too.
         let mut filters = chain_policy::outline(&chain.policy);
-        filters.retain(|one| one.kind == "replicate");
+        filters.retain(|filter| filter.kind == "replicate");
         let have = blocking(move || {
             filters.iter().try_fold(false, |any, one| {
                 Ok::<_, std::io::Error>(
@@ -379,9 +379,9 @@ impl Filters {
     }
 
     /// Starts the processes of out-of-process filters.
-    fn programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
+    fn backends(&self, watcher: Watcher) -> Arc<dyn BackendFactory> {
         let Some(program) = &self.settings.program else {
-            return Arc::new(NoPrograms);
+            return Arc::new(NoBackends);
         };
         let folder = &self.context.folder;
         let networks = Arc::clone(&self.settings.networks);

@@ -274,7 +274,7 @@ mod tests {
         for (epoch, since) in [(3, 3), (4, 3), (5, 3), (5, 3), (7, 7), (8, 7)] {
             leases = with(leases, epoch);
             assert_eq!(
-                leases.map(|one| (one.since, one.last)),
+                leases.map(|lease| (lease.since, lease.last)),
                 Some((since, epoch))
             );
         }
@@ -282,7 +282,7 @@ mod tests {
         leases = Some(Leases::admitted(8));
         for epoch in [9, 10] {
             leases = with(leases, epoch);
-            assert_eq!(leases.map(|one| one.since), Some(9));
+            assert_eq!(leases.map(|lease| lease.since), Some(9));
         }
     }
 

@@ -485,7 +485,9 @@ impl HostKeys {
     }
 
     fn keys_file(&self) -> PathBuf {
-        let given = self.locations.keys_file.as_ref();
-        given.unwrap_or(&self.locations.default_keys_file).clone()
+        let configured = self.locations.keys_file.as_ref();
+        configured
+            .unwrap_or(&self.locations.default_keys_file)
+            .clone()
     }
 }

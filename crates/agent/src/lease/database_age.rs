@@ -19,7 +19,7 @@ use std::time::Duration;
 use api::ClientError;
 use api::host::calls::MoveAhead;
 use api::host::catalog_calls::{Acquire, Leases, NotedLeases};
-use api::host::{Suspicion, Want};
+use api::host::{CapabilityRequest, Suspicion};
 use base::{JournalFolderId, UnitId, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, LeaseSalt};
 use tokio::sync::mpsc;
@@ -134,13 +134,16 @@ impl DatabaseAge {
         // Before the lease is used, so that older leases are refused.
         let lineage = lease.keys[0].lineage;
         let epoch = lease.epoch;
-        let wants = [Want::Lease { volume, epoch }, Want::Read { lineage }];
-        let shown = self.controller.obtain(&wants).await;
-        shown.map_err(AcquireError::Lease)?;
+        let requests = [
+            CapabilityRequest::Lease { volume, epoch },
+            CapabilityRequest::Read { lineage },
+        ];
+        let presented = self.controller.obtain(&requests).await;
+        presented.map_err(AcquireError::Lease)?;
         // More leases may have been granted meanwhile; noting them early is harmless.
         let count = self.controller.catalog(Leases {}).await?;
         // Unit daemons accept no larger count than a controller has signed.
-        let signed = self.controller.obtain(&[Want::Count]).await;
+        let signed = self.controller.obtain(&[CapabilityRequest::Count]).await;
         signed.map_err(AcquireError::Lease)?;
         self.note(count).await?;
         Ok(lease)

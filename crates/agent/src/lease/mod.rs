@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{Assignment, HeldLease, Renewal, Want};
+use api::host::{Assignment, CapabilityRequest, HeldLease, Renewal};
 use base::AttachmentId;
 use parking_lot::Mutex;
 use volume::LeaseTerm;
@@ -92,19 +92,19 @@ impl Leases {
             None => LeaseTerm::unlimited(),
             Some(lease) => LeaseTerm::until(requested + holders_part(lease)),
         };
-        let wants = vec![
-            Want::Lease {
+        let requests = vec![
+            CapabilityRequest::Lease {
                 volume: assignment.volume,
                 epoch,
             },
-            Want::Read {
+            CapabilityRequest::Read {
                 lineage: assignment.lineage,
             },
         ];
         let held = Held {
             epoch,
             term: term.clone(),
-            _kept: self.controller.capability_cache().keep(wants),
+            _kept: self.controller.capability_cache().keep(requests),
         };
         self.held.lock().insert(assignment.id, held);
         term
@@ -164,14 +164,14 @@ impl Leases {
         self.contact.note_renewal(requested);
         {
             let held = self.held.lock();
-            for one in &own_leases {
+            for own_lease in &own_leases {
                 // The attachment may have another lease by now.
-                let held = held.get(&one.attachment);
-                let Some(held) = held.filter(|held| held.epoch == one.epoch) else {
+                let held = held.get(&own_lease.attachment);
+                let Some(held) = held.filter(|held| held.epoch == own_lease.epoch) else {
                     continue;
                 };
-                if renewed.lost.contains(one) {
-                    tracing::error!(attachment = %one.attachment, "agent lost lease, which was taken from this host");
+                if renewed.lost.contains(own_lease) {
+                    tracing::error!(attachment = %own_lease.attachment, "agent lost lease, which was taken from this host");
                     held.term.lose();
                 } else {
                     held.term.renew(requested + holders_part(lease));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::host::catalog_calls::{EndRepair, ReportRepair, TakeRepair};
-use api::host::{RepairJob, RepairOutcome, RepairProgress, Want};
+use api::host::{CapabilityRequest, RepairJob, RepairOutcome, RepairProgress};
 use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
 use parking_lot::Mutex;
@@ -186,14 +186,14 @@ impl Repair {
             return Ok(false);
         };
         let copyset = job.copyset.id;
-        let want = Want::Repair { copyset };
-        let _kept = self.controller.capability_cache().keep(vec![want]);
+        let request = CapabilityRequest::Repair { copyset };
+        let _kept = self.controller.capability_cache().keep(vec![request]);
         let mut copied = 0;
         let mut copied_to = BTreeSet::new();
         let passes = Arc::new(Mutex::new(repair::CopysetRepair::new(copyset)));
         for _ in 0..PASSES_MAX {
             // The capability names the members that are rebuilding now.
-            if let Err(error) = self.controller.obtain(&[want]).await {
+            if let Err(error) = self.controller.obtain(&[request]).await {
                 let why = with_causes(&error);
                 self.return_copyset(copyset, &copied_to, why).await?;
                 return Err(error.into());

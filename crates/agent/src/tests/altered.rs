@@ -90,7 +90,7 @@ async fn impossible_sizes_and_copy_counts_are_errors() {
         alter(&pool, &format!("UPDATE volumes SET {column} = {was}")).await;
     }
     alter(&pool, "UPDATE snapshots SET size_bytes = 1").await;
-    control.control.report().await.expect("reported");
+    control.control.status().await.expect("reported");
     let error = control
         .control
         .snapshots()
@@ -134,15 +134,15 @@ async fn an_altered_volume_delays_no_other() {
         assert!(other.served().is_some());
         let reason = shown_reason(&control).await;
         assert!(reason.contains("the database is damaged"), "{reason}");
-        let report = control.control.report().await.expect("answers");
-        assert_eq!((report.volumes, report.exported), (2, 1));
-        let problem = report
+        let status = control.control.status().await.expect("answers");
+        assert_eq!((status.volumes, status.exported), (2, 1));
+        let problem = status
             .problems
             .iter()
             .find(|why| why.contains("\"disk\" is in error"));
         assert!(
             problem.is_some_and(|why| why.contains(&reason)),
-            "{report:?}"
+            "{status:?}"
         );
 
         // Its versions wait until the row is repaired.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::host::Want;
+use api::host::CapabilityRequest;
 use api::unit::{BeginUnit, UnitCluster};
 use auth::VerifyingKey;
 use auth::{Credentials, KeyRequest, Kind, ServerTls, Subject};
@@ -147,8 +147,8 @@ async fn a_volume_uses_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
     three_copies(&scree).await;
     writes(&scree, 0, 7).await;
     assert!(!store.segments().is_empty(), "a copy is there");
-    let report = scree.control.report().await.expect("answers");
-    assert_eq!((report.degraded_blocks, report.problems.len()), (0, 0));
+    let status = scree.control.status().await.expect("answers");
+    assert_eq!((status.degraded_blocks, status.problems.len()), (0, 0));
 
     // The host restarts, and finds the daemon again.
     end(scree).await;
@@ -247,8 +247,11 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
     // The controller does not sign for a volume that this host has lost, either.
     let (volume, epoch) = (row.id, row.epoch);
     let controller = &scree.agent.parts.foundation.controller;
-    let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];
-    controller.obtain(&wants).await.expect("answered");
+    let requests = [
+        CapabilityRequest::Lease { volume, epoch },
+        CapabilityRequest::Sweep { volume },
+    ];
+    controller.obtain(&requests).await.expect("answered");
     let deleted = aside(move || place.delete(found)).await;
     let deleted = deleted.expect_err("nothing was signed");
     assert!(matches!(deleted, UnitError::NotAllowed { .. }), "{deleted}");

@@ -53,14 +53,14 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
         assert!(refused.contains(word), "{refused}");
     }
     assert!(!refused.contains("scree.db"), "{refused}");
-    let report = control.control.report().await.expect("answers");
+    let status = control.control.status().await.expect("answers");
     assert!(
-        report
+        status
             .problems
             .iter()
             .any(|why| why.contains("older than the data")),
         "{:?}",
-        report.problems
+        status.problems
     );
     end(control).await;
 

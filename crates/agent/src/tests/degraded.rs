@@ -6,9 +6,9 @@ use super::rig::{Rig, Scree};
 use super::{end, finish, writes};
 
 async fn degraded(control: &Scree) -> (u64, Vec<String>) {
-    let report = control.control.report().await.expect("answers");
-    assert_eq!(report.degraded_segments > 0, report.degraded_blocks > 0);
-    (report.degraded_blocks, report.problems)
+    let status = control.control.status().await.expect("answers");
+    assert_eq!(status.degraded_segments > 0, status.degraded_blocks > 0);
+    (status.degraded_blocks, status.problems)
 }
 
 /// Regression: when the unit was available again, everything was reported as healthy, although

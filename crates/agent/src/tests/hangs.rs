@@ -127,8 +127,8 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     assert_eq!(shown.state, "missing");
     let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
-    let report = control.control.report().await.expect("answers");
-    assert_eq!((report.units, report.units_healthy), (2, 1));
+    let status = control.control.status().await.expect("answers");
+    assert_eq!((status.units, status.units_healthy), (2, 1));
     control
         .export("disk")
         .await

@@ -324,14 +324,14 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     fs::write(&journals, "no folder").expect("written");
     let renewed = scree.agent.parts.storage.leases.renew().await;
     renewed.expect("leases are renewed anyway");
-    let problems = scree.control.report().await.expect("answers").problems;
+    let problems = scree.control.status().await.expect("answers").problems;
     let at = journals.display().to_string();
     let reported = |why: &&String| why.contains(&at) && why.contains("cannot be listed");
     assert_eq!(problems.iter().filter(reported).count(), 1, "{problems:?}");
 
     fs::remove_file(&journals).expect("removed");
     fs::rename(&away, &journals).expect("moved");
-    let problems = scree.control.report().await.expect("answers").problems;
+    let problems = scree.control.status().await.expect("answers").problems;
     assert_eq!(problems.iter().filter(reported).count(), 0, "{problems:?}");
     end(scree).await;
 }

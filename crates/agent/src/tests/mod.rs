@@ -232,7 +232,7 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     assert_eq!(shown.state, "failing");
     let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("Too many levels"), "{reason}");
-    let problems = control.control.report().await.expect("answers").problems;
+    let problems = control.control.status().await.expect("answers").problems;
     assert!(problems[0].contains("Too many levels"), "{problems:?}");
     end(control).await;
 }

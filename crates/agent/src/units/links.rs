@@ -1,4 +1,4 @@
-//! [`Links`]: one link to each unit daemon, and the certificate that this host shows them.
+//! [`Links`]: one link to each unit daemon, and the certificate that this host presents to them.
 //!
 //! The key is created here and never stored; controllers sign it for a day, repeatedly.
 //! Capabilities are for the holder of that key. A link without a certificate behaves like a link to
@@ -157,7 +157,7 @@ impl Links {
         Ok(made.key_pem)
     }
 
-    /// Has the key signed; new connections show the certificate.
+    /// Has the key signed; new connections present the certificate.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), CertificateError> {
         let key = KeyRequest::for_key(&self.key()?)?;
         let issued = controller

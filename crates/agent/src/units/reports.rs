@@ -73,8 +73,9 @@ impl RejoinReports {
         let mounted = self.units.mounted();
         let is_mounted = |id| mounted.iter().any(|one| one.id == id);
         let due = self.units.rejoined().to_check(is_mounted);
-        let is_due =
-            |one: &MountedUnit| due.contains(&one.id) && one.tracked.state() != UnitState::Missing;
+        let is_due = |unit: &MountedUnit| {
+            due.contains(&unit.id) && unit.tracked.state() != UnitState::Missing
+        };
         let units: Vec<MountedUnit> = mounted.into_iter().filter(is_due).collect();
         if units.is_empty() {
             return;

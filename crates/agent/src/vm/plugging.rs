@@ -115,12 +115,12 @@ impl Plugging {
             VmAddress::Libvirt(_) => None,
         });
         let Some(user) = user else { return Ok(()) };
-        let given = match host::user(socket) {
+        let changed = match host::user(socket) {
             Ok(now) if now == user => Ok(()),
             Ok(_) => host::change_owner(socket, user),
             Err(error) => Err(error),
         };
-        given.map_err(|source| PlugError::Socket {
+        changed.map_err(|source| PlugError::Socket {
             socket: socket.display().to_string(),
             user,
             source,

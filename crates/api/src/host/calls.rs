@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::rpc::calls;
 use super::{
-    Assignments, AttachmentReport, AuditReport, Capabilities, CatalogCall, Cleaning, Cluster,
-    HostUnit, JobResult, ListedKey, PreloadReport, Renewal, Renewed, Report, Want,
+    Assignments, AttachmentReport, AuditReport, Capabilities, CapabilityRequest, CatalogCall,
+    Cleaning, Cluster, HostUnit, JobResult, ListedKey, PreloadReport, Renewal, Renewed, Report,
 };
 use crate::types::Certificate;
 
@@ -65,11 +65,11 @@ calls! {
     MoveAhead = "move-ahead" { leases: u64 } -> bool;
     /// Returns a certificate that unit daemons accept, for the key of a signing request in PEM.
     SignCertificate = "sign-certificate" { request_pem: String } -> Certificate;
-    /// Returns capabilities on unit daemons, at most [`WANTS_MAX`](super::WANTS_MAX), for the
-    /// holder of the public key with this SHA-256.
+    /// Returns capabilities on unit daemons, for the holder of the public key with this SHA-256. At
+    /// most [`CAPABILITY_REQUESTS_MAX`](super::CAPABILITY_REQUESTS_MAX) requests.
     SignCapabilities = "sign-capabilities" {
         holder: [u8; 32],
-        wants: Vec<Want>,
+        requests: Vec<CapabilityRequest>,
     } -> Capabilities;
 }
 

@@ -1,16 +1,16 @@
-//! Capabilities: what a host may do on unit daemons. A controller signs them, hosts show them
+//! Capabilities: what a host may do on unit daemons. A controller signs them, hosts present them
 //! (docs/internals/capabilities.md).
 
 use base::{CopysetId, Lineage, VolumeId};
 use serde::{Deserialize, Serialize};
 
-/// The largest number of wants in one call.
-pub const WANTS_MAX: usize = 256;
+/// The largest number of requests in one call.
+pub const CAPABILITY_REQUESTS_MAX: usize = 256;
 
-/// Something that a host wants to do on unit daemons.
+/// A request for the capabilities that allow a host something on unit daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]
-pub enum Want {
+pub enum CapabilityRequest {
     /// To write a volume under a lease: what that has reserved, and what the
     /// leases before it left open.
     Lease {
@@ -43,8 +43,8 @@ pub enum Want {
     },
 }
 
-/// For each [`Want`], in order: the capabilities that together allow it, or why this host does not
-/// have the right.
+/// For each [`CapabilityRequest`], in order: the capabilities that together allow it, or why this
+/// host does not have the right.
 pub type Capabilities = Vec<Result<Vec<SignedBytes>, String>>;
 
 /// A capability and its signature, as docs/internals/unit-protocol.md draws them.

@@ -25,7 +25,7 @@ pub use crate::words::{Access, AttachmentState, Encryption, KeyState};
 pub use attachments::{Assignment, AttachmentReport, ChainKey, DesiredChain};
 pub use audits::{AuditOutcome, AuditReport, DesiredAudit};
 pub use calls::{CatalogAnswer, ControllerCall, FOLLOW_SECONDS_MAX, HostCall};
-pub use capabilities::{Capabilities, SignedBytes, WANTS_MAX, Want};
+pub use capabilities::{CAPABILITY_REQUESTS_MAX, Capabilities, CapabilityRequest, SignedBytes};
 pub use catalog_calls::{CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use cleaning::{Cleaning, Deleted};
 pub use images::{BaseImage, DesiredPreload, PreloadOutcome, PreloadReport};

@@ -47,11 +47,11 @@ pub struct Volume {
     /// Size of its journal in bytes, effective from the next attachment. The host's default
     /// applies if it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub journal_size: Option<u64>,
+    pub journal_bytes: Option<u64>,
     /// Its largest share of each host's read cache in bytes. A fair share applies if it is left
     /// out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_max: Option<u64>,
+    pub cache_max_bytes: Option<u64>,
     /// How it is used as a base image. Left out if it is not one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ImageMark>)]
@@ -184,11 +184,11 @@ pub struct CreateVolume {
     /// Size of its journal in bytes, as in `SetSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
-    pub journal_size: Option<u64>,
+    pub journal_bytes: Option<u64>,
     /// Its largest share of each host's read cache in bytes, as in `SetSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
-    pub cache_max: Option<u64>,
+    pub cache_max_bytes: Option<u64>,
 }
 
 /// The settings of a volume to change. A setting that is left out stays as it is.
@@ -199,15 +199,15 @@ pub struct SetSettings {
     /// for the host's default. Only administrators may set it.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     #[schema(value_type = Option<u64>, minimum = 8_388_608, maximum = 274_877_906_944_u64)]
-    pub journal_size: Option<Option<u64>>,
+    pub journal_bytes: Option<Option<u64>>,
     /// Its largest share of each host's read cache in bytes, at least 1 MiB; null for a fair share.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     #[schema(
@@ -215,12 +215,12 @@ pub struct SetSettings {
         minimum = 1_048_576,
         maximum = 9_223_372_036_854_775_807_u64
     )]
-    pub cache_max: Option<Option<u64>>,
+    pub cache_max_bytes: Option<Option<u64>>,
 }
 
 impl SetSettings {
     /// The smallest share of a cache that a volume may be limited to, in bytes.
-    pub const CACHE_MAX_MIN: u64 = 1 << 20;
+    pub const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
 }
 
 /// A request to grow a volume.
@@ -246,7 +246,7 @@ pub struct RestoreVolume {
     #[schema(format = DateTime, nullable = false)]
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     pub time: Option<String>,
@@ -254,14 +254,14 @@ pub struct RestoreVolume {
     #[schema(nullable = false, maximum = 9_223_372_036_854_775_807_u64)]
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     pub version: Option<u64>,
 }
 
 /// Deserializes a field that is present: `null` is a value only if `T` is an option.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 

@@ -222,7 +222,7 @@ impl Cache {
         Ok((Arc::new(cache), is_new))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -230,25 +230,25 @@ impl Cache {
     /// is here. The content is not verified: the caller opens it. Waits for the file.
     pub fn get(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let (slot, entry, number) = {
-            let mut state = self.state();
+            let mut state = self.lock();
             let (slot, entry) = self.find(&mut state, area, id)?;
             (slot, entry, state.outstanding.begin(self.clock.monotonic()))
         };
         let read = self.file.read_at(sealed, self.head.slot_at(slot));
-        self.state().outstanding.end(number);
+        self.lock().outstanding.end(number);
         self.verified_tag(slot, &entry, sealed, read.map(|()| true))
     }
 
     /// As [`Cache::get`], if that needs no waiting for a device.
     pub fn get_now(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
-        let (slot, entry) = self.find(&mut self.state(), area, id)?;
+        let (slot, entry) = self.find(&mut self.lock(), area, id)?;
         let read = self.file.read_now(sealed, self.head.slot_at(slot));
         self.verified_tag(slot, &entry, sealed, read)
     }
 
     /// Marks a block as used without reading it. Returns whether it is here.
     pub fn touch(&self, area: Area, id: Id) -> bool {
-        self.find_in(&mut self.state(), area, id).is_some()
+        self.find_in(&mut self.lock(), area, id).is_some()
     }
 
     /// The pool for work that waits for the file, which may not respond.
@@ -261,13 +261,13 @@ impl Cache {
     /// recovers, the cache is empty and keeps nothing.
     #[must_use]
     pub fn is_unusable(&self) -> bool {
-        self.is_suspended(&mut self.state())
+        self.is_suspended(&mut self.lock())
     }
 
     /// Why the file is not used; `None` if it is used.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let mut state = self.state();
+        let mut state = self.lock();
         if self.check_file(&mut state) {
             return Some("its file does not respond".to_owned());
         }
@@ -303,7 +303,7 @@ impl Cache {
         match read {
             Ok(true) if entry.is_of(sealed) => return Some(entry.tag),
             Ok(true) => {
-                let mut state = self.state();
+                let mut state = self.lock();
                 // The block may have been evicted meanwhile, and the slot has another one.
                 if state.slots.drop_if(slot, entry) {
                     state.statistics.damaged += 1;
@@ -311,14 +311,14 @@ impl Cache {
                 }
             }
             Ok(false) => {}
-            Err(error) => self.record_failure(&mut self.state(), &error),
+            Err(error) => self.record_failure(&mut self.lock(), &error),
         }
         None
     }
 
     /// Forgets a block that does not open although its checksum matches.
     pub fn forget(&self, id: Id) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.slots.forget(id) {
             state.statistics.damaged += 1;
             self.note_change(&mut state);
@@ -328,23 +328,23 @@ impl Cache {
     /// Whether the cache has a block. Does not count as a use, and does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
-        let mut state = self.state();
+        let mut state = self.lock();
         !self.is_suspended(&mut state) && state.slots.has(id)
     }
 
     /// Adds a use of `sharer`: blocks that are not in use make room for its blocks.
     pub fn begin_use(&self, sharer: Sharer) {
-        self.state().slots.areas.begin_use(sharer);
+        self.lock().slots.areas.begin_use(sharer);
     }
 
     /// Removes a use of `sharer`.
     pub fn end_use(&self, sharer: Sharer) {
-        self.state().slots.areas.end_use(sharer);
+        self.lock().slots.areas.end_use(sharer);
     }
 
     /// Ends the protection of a map page for `protector`.
     pub fn release(&self, protector: Protector, id: Id) {
-        self.state().slots.areas.release(protector, id);
+        self.lock().slots.areas.release(protector, id);
     }
 
     /// Ends the protection of all map pages for `protector`, for good. Does not wait: a job
@@ -362,7 +362,7 @@ impl Cache {
     /// returns the number of slots from there on.
     fn for_all_slots(&self, count: usize, step: impl Fn(&mut Slots, usize) -> usize) {
         let mut first = 0;
-        while step(&mut self.state().slots, first) > count {
+        while step(&mut self.lock().slots, first) > count {
             first += count;
         }
     }
@@ -370,24 +370,24 @@ impl Cache {
     /// Whether the area for map pages is full of protected ones.
     #[must_use]
     pub fn is_all_protected(&self) -> bool {
-        self.state().slots.areas.is_all_protected()
+        self.lock().slots.areas.is_all_protected()
     }
 
     /// Unpins all blocks. A block that is still to be pinned is pinned again by its next read.
     pub fn unpin_all(&self) {
-        self.note_change(&mut self.state());
+        self.note_change(&mut self.lock());
         self.for_all_slots(BLOCKS_AT_ONCE, |slots, first| {
             slots.unpin(first, BLOCKS_AT_ONCE)
         });
-        self.note_change(&mut self.state());
+        self.note_change(&mut self.lock());
     }
 
     /// Limits a volume's part of the active area, in blocks; `None` for its fair share. Blocks
     /// beyond that are evicted.
     pub fn bound_share(&self, volume: VolumeId, blocks_max: Option<usize>) {
-        self.state().slots.areas.bound_share(volume, blocks_max);
+        self.lock().slots.areas.bound_share(volume, blocks_max);
         loop {
-            let mut state = self.state();
+            let mut state = self.lock();
             if state.slots.shrink_share(volume, BLOCKS_AT_ONCE) == 0 {
                 return;
             }
@@ -398,7 +398,7 @@ impl Cache {
     /// The counts so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let state = self.state();
+        let state = self.lock();
         let mut statistics = state.statistics;
         let sizes = state.slots.areas.sizes();
         for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {

@@ -138,7 +138,7 @@ impl<O: Copy + Ord> Shares<O> {
     }
 
     /// The number of an owner's share, which is created if there is none.
-    fn number(&mut self, owner: Option<O>) -> u32 {
+    fn ensure_share(&mut self, owner: Option<O>) -> u32 {
         if let Some(number) = self.numbers.get(&owner) {
             return *number;
         }
@@ -182,7 +182,7 @@ impl<O: Copy + Ord> Shares<O> {
 
     /// Grows the share of `owner` by a block.
     fn put(&mut self, owner: Option<O>, id: Id) {
-        let number = self.number(owner);
+        let number = self.ensure_share(owner);
         let Some(share) = &mut self.shares[number as usize] else {
             return;
         };
@@ -240,7 +240,7 @@ impl<O: Copy + Ord> Shares<O> {
                 self.put(owner, id);
             }
             _ => {
-                let number = self.number(owner);
+                let number = self.ensure_share(owner);
                 let before = evicted.len();
                 if let Some(share) = &mut self.shares[number as usize] {
                     share.blocks.insert(id, evicted);

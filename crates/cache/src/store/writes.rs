@@ -36,7 +36,7 @@ impl Cache {
             return;
         }
         let entry = Entry::of(id, tag, area.kind(), sealed);
-        let mut state = self.state();
+        let mut state = self.lock();
         let is_suspended = self.is_suspended(&mut state);
         // The offer may move an existing block to another area.
         if !is_suspended && (self.find_in(&mut state, area, id).is_some() || state.slots.has(id)) {
@@ -65,7 +65,7 @@ impl Cache {
     fn write(&self) {
         loop {
             let mut batch = {
-                let mut state = self.state();
+                let mut state = self.lock();
                 if state.queue.blocks.is_empty() {
                     state.queue.has_writer = false;
                     break;
@@ -76,7 +76,7 @@ impl Cache {
             for run in batch.chunk_by(|one, next| one.0 + 1 == next.0) {
                 let bytes = run.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>();
                 let written = self.put(&bytes.concat(), self.head.slot_at(run[0].0));
-                let mut state = self.state();
+                let mut state = self.lock();
                 state.queue.count -= run.len();
                 for (slot, _) in run {
                     state.slots.end_write(*slot, written.is_ok());
@@ -92,16 +92,16 @@ impl Cache {
 
     /// Writes to the file, as an outstanding operation.
     fn put(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let number = self.state().outstanding.begin(self.clock.monotonic());
+        let number = self.lock().outstanding.begin(self.clock.monotonic());
         let written = self.file.write_at(bytes, at);
-        self.state().outstanding.end(number);
+        self.lock().outstanding.end(number);
         written
     }
 
     /// The number of blocks that would be accepted now.
     #[must_use]
     pub fn takes(&self) -> usize {
-        WRITES_MAX - self.state().queue.count
+        WRITES_MAX - self.lock().queue.count
     }
 
     /// Writes the directory if it has been out of date for one second (`WRITE_BEHIND`). The
@@ -109,7 +109,7 @@ impl Cache {
     pub fn write_behind(&self) {
         let now = self.clock.monotonic();
         let is_due = |since: Duration| now >= since + WRITE_BEHIND;
-        if self.state().dirty_since.is_some_and(is_due) {
+        if self.lock().dirty_since.is_some_and(is_due) {
             self.flush();
         }
     }
@@ -120,7 +120,7 @@ impl Cache {
         let _flushing = flushing;
         loop {
             let (first, bytes) = {
-                let mut state = self.state();
+                let mut state = self.lock();
                 if self.is_suspended(&mut state) {
                     return false;
                 }
@@ -134,7 +134,7 @@ impl Cache {
             };
             let at = DIRECTORY_AT + (first * SLOT_BYTES) as u64;
             if let Err(error) = self.put(&bytes, at) {
-                let mut state = self.state();
+                let mut state = self.lock();
                 self.mark_unwritten(&mut state, first, bytes.len() / SLOT_BYTES);
                 self.record_failure(&mut state, &error);
                 return false;
@@ -154,7 +154,7 @@ impl Cache {
             && match self.file.sync_data() {
                 Ok(()) => true,
                 Err(error) => {
-                    self.record_failure(&mut self.state(), &error);
+                    self.record_failure(&mut self.lock(), &error);
                     false
                 }
             }

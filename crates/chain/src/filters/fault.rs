@@ -94,9 +94,9 @@ impl Fault {
     }
 
     /// The faults of a request: drawn once, however often it is retried.
-    fn fate(&mut self, offer: Offer) -> Fate {
+    fn draw_fate(&mut self, offer: Offer) -> Fate {
         let mut offered = self.offered.iter();
-        if let Some(at) = offered.position(|one| one.offer == offer)
+        if let Some(at) = offered.position(|draw| draw.offer == offer)
             && let Some(draw) = self.offered.remove(at)
         {
             return draw.fate;
@@ -191,7 +191,7 @@ impl Filter for Fault {
             return below.start(Request { token, op });
         }
         let offer = Offer::of(&op);
-        let fate = self.fate(offer);
+        let fate = self.draw_fate(offer);
         if fate.fails {
             return failed(offer.kind);
         }
@@ -211,7 +211,10 @@ impl Filter for Fault {
         below.poll(completions);
         if let Some(torn) = self.torn {
             let mine = completions.split_off(before);
-            completions.extend(mine.into_iter().filter(|one| one.token != torn));
+            completions.extend(
+                mine.into_iter()
+                    .filter(|completion| completion.token != torn),
+            );
         }
         if !self.slow.is_empty() {
             let mut at = before;
@@ -371,7 +374,7 @@ mod tests {
             assert_eq!(fault.next_timer(), Some(Duration::from_millis(30)));
             clock.advance(Duration::from_millis(30));
             fault.poll(&mut below, &mut completions);
-            completions.sort_by_key(|one| one.token);
+            completions.sort_by_key(|completion| completion.token);
             let read = completions.pop().expect("two completions");
             assert_eq!(read.result, Ok(Outcome::Data(vec![9; 512])));
             assert_eq!(completions.len(), 1);

@@ -33,7 +33,7 @@ use crate::{DiskLimits, Filter, FilterContext, Opening};
 #[must_use]
 pub fn build_filters(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
     let shares = memory_shares(&policy.filters, context.attachment.memory_max);
-    let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
+    let is_trace = |filter: &&FilterPolicy| matches!(filter.kind, FilterKind::Trace(_));
     let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
     let disk_limits = DiskLimits {
         trace_bytes: context.attachment.disk_limits.trace_bytes / traces,
@@ -41,55 +41,63 @@ pub fn build_filters(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Fi
     };
     let filters = policy.filters.iter().zip(shares).enumerate();
     filters
-        .map(|(at, (one, memory_max))| {
-            let mut given = context.clone();
-            given.attachment.memory_max = memory_max;
-            given.attachment.disk_limits = disk_limits;
-            build_one(one, &policy.filters[at + 1..], given)
+        .map(|(at, (filter, memory_max))| {
+            let mut context = context.clone();
+            context.attachment.memory_max = memory_max;
+            context.attachment.disk_limits = disk_limits;
+            build_filter(filter, &policy.filters[at + 1..], context)
         })
         .collect()
 }
 
 /// Makes a filter. `below` are the filters below it.
-fn build_one(
-    one: &FilterPolicy,
+fn build_filter(
+    policy: &FilterPolicy,
     below: &[FilterPolicy],
     context: FilterContext,
 ) -> Box<dyn Filter> {
-    if let Some(settings) = &one.out_of_process {
-        return Box::new(OutOfProcess::new(one, settings.on_failure, context));
+    if let Some(settings) = &policy.out_of_process {
+        return Box::new(OutOfProcess::new(policy, settings.on_failure, context));
     }
     let clock = Arc::clone(&context.host.clock);
-    match &one.kind {
-        FilterKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), context)),
+    match &policy.kind {
+        FilterKind::Monitor(config) => {
+            Box::new(Monitor::new(&policy.name, config.clone(), context))
+        }
         FilterKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), context)),
-        FilterKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, context)),
+        FilterKind::Replicate(config) => Box::new(Replicate::new(&policy.name, config, context)),
         FilterKind::Rate(config) => Box::new(Rate::new(config, clock)),
         FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
         FilterKind::Journal(config) => match context.attachment.state.clone() {
             Some(state) => {
                 let below = transforming_filters(below);
-                Box::new(Journal::of_policy(&one.name, config, below, context, state))
+                Box::new(Journal::of_policy(
+                    &policy.name,
+                    config,
+                    below,
+                    context,
+                    state,
+                ))
             }
-            None => Box::new(Unbuilt(
+            None => Box::new(UnsupportedFilter(
                 "a journal needs a folder for its ring, and there is none here",
             )),
         },
         FilterKind::Trace(config) => match context.attachment.state.clone() {
-            Some(state) => Box::new(Trace::new(&one.name, config, context, state)),
-            None => Box::new(Unbuilt(
+            Some(state) => Box::new(Trace::new(&policy.name, config, context, state)),
+            None => Box::new(UnsupportedFilter(
                 "a trace needs a folder for its file, and there is none here",
             )),
         },
-        FilterKind::External(_) | FilterKind::Remote(_) => {
-            Box::new(Unbuilt("a filter of this kind does not run inline"))
-        }
+        FilterKind::External(_) | FilterKind::Remote(_) => Box::new(UnsupportedFilter(
+            "a filter of this kind does not run inline",
+        )),
     }
 }
 
 /// The memory limit of a filter by its policy, in bytes; 0 if it takes little in any case.
-fn requested_memory(one: &FilterPolicy) -> u64 {
-    match (&one.out_of_process, &one.kind) {
+fn requested_memory(policy: &FilterPolicy) -> u64 {
+    match (&policy.out_of_process, &policy.kind) {
         (_, FilterKind::Remote(_)) => 0,
         (Some(settings), _) => settings.limits.memory_bytes,
         (None, FilterKind::Monitor(config)) => config.memory_max,
@@ -118,9 +126,9 @@ fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
 }
 
 /// A filter that cannot be made here, for this reason.
-struct Unbuilt(&'static str);
+struct UnsupportedFilter(&'static str);
 
-impl Filter for Unbuilt {
+impl Filter for UnsupportedFilter {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         Opening::Failed(self.0.to_owned().into())
     }

@@ -70,7 +70,11 @@ impl Rate {
     fn pace(&mut self, bytes: Option<u64>, start: impl FnOnce() -> Started) -> Started {
         let now = self.clock.monotonic();
         let moved = self.bytes.as_ref().filter(|_| bytes.is_some());
-        let waits = self.requests.iter().chain(moved).map(|one| one.wait(now));
+        let waits = self
+            .requests
+            .iter()
+            .chain(moved)
+            .map(|limit| limit.wait(now));
         let wait = waits.max().unwrap_or_default();
         if !wait.is_zero() {
             let until = now + wait;

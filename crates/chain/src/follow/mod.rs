@@ -185,14 +185,14 @@ impl Follower {
         self.returned.is_some() || !self.wanted.is_empty()
     }
 
-    /// Lets the disk be read again because the known state may be wrong, at once or after a delay.
-    pub fn reread(&mut self, is_urgent: bool) {
-        let after = if is_urgent {
-            Duration::ZERO
-        } else {
-            REREAD_AFTER
-        };
-        self.reread_after(after);
+    /// Lets the disk be read again at once, because the known state may be wrong.
+    pub fn reread_now(&mut self) {
+        self.reread_after(Duration::ZERO);
+    }
+
+    /// Lets the disk be read again after a delay, because the known state may be wrong.
+    pub fn reread_later(&mut self) {
+        self.reread_after(REREAD_AFTER);
     }
 
     /// Lets the disk be read again after `after`, or earlier if that was requested before.
@@ -309,7 +309,7 @@ impl Follower {
         match &mut self.disk {
             Some(disk) => {
                 if disk.was_written(offset, data, &mut seen) {
-                    self.reread(false);
+                    self.reread_later();
                 }
                 self.take_wanted();
             }
@@ -334,7 +334,7 @@ impl Follower {
         match &self.disk {
             Some(disk) => {
                 if disk.was_trimmed(&range, &mut seen) {
-                    self.reread(false);
+                    self.reread_later();
                 }
             }
             // Deferred changes are reported when the disk is known.
@@ -363,7 +363,7 @@ impl Follower {
         }
         if self.wanted.len() > WANTED_MAX {
             self.forget_wanted();
-            self.reread(false);
+            self.reread_later();
         }
     }
 
@@ -387,7 +387,7 @@ impl Follower {
                 continue;
             };
             if disk.were_found(area, blocks, &mut seen) {
-                self.reread(false);
+                self.reread_later();
             }
             self.take_wanted();
         }
@@ -406,7 +406,11 @@ impl Follower {
         if let Some(read) = self.returned.take() {
             return Some(read);
         }
-        if let Some(request) = self.reading.as_ref().and_then(|one| one.reader.next()) {
+        if let Some(request) = self
+            .reading
+            .as_ref()
+            .and_then(|reading| reading.reader.next())
+        {
             return Some(ReadRequest {
                 range: request.offset..request.offset + request.length as u64,
                 purpose: Purpose::Reader(request),

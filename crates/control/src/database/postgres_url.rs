@@ -123,7 +123,7 @@ impl FromStr for PostgresUrl {
         }
         let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         let names = parameters.split('&').filter(|one| !one.is_empty());
-        let mut names = names.map(|one| one.split_once('=').unwrap_or((one, "")).0);
+        let mut names = names.map(|name| name.split_once('=').unwrap_or((name, "")).0);
         if names.any(|name| !PARAMETERS.contains(&name)) {
             let known = PARAMETERS.join(", ");
             return Err(bad(&format!(

@@ -397,7 +397,9 @@ fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
         operation.security = Some(Vec::new());
     }
     let parameters = operation.parameters.get_or_insert_with(Vec::new);
-    let schemas = parameters.iter_mut().filter_map(|one| one.schema.as_mut());
+    let schemas = parameters
+        .iter_mut()
+        .filter_map(|parameter| parameter.schema.as_mut());
     schemas.for_each(describe_text);
     if method != "GET" && !NO_DRY_RUN.contains(&id.as_str()) {
         parameters.push(parameter(

@@ -27,8 +27,8 @@ impl KnownParameters {
             for (method, operation) in openapi::operations(item) {
                 let parameters = operation.parameters.iter().flatten();
                 let names: BTreeMap<String, bool> = parameters
-                    .filter(|one| one.parameter_in == ParameterIn::Query)
-                    .map(|one| (one.name.clone(), may_be_empty(one)))
+                    .filter(|parameter| parameter.parameter_in == ParameterIn::Query)
+                    .map(|parameter| (parameter.name.clone(), may_be_empty(parameter)))
                     .collect();
                 known.insert((path.clone(), method.to_string()), names);
             }
@@ -63,8 +63,8 @@ pub(super) async fn refuse_unknown(
     };
     // An unknown method is refused by the router.
     if let Some(names) = known.get(&(path.as_str().to_owned(), method.to_owned())) {
-        let given: Vec<(String, String)> = super::extract::query(text)?;
-        for (name, value) in given {
+        let parameters: Vec<(String, String)> = super::extract::query(text)?;
+        for (name, value) in parameters {
             match names.get(&name) {
                 Some(false) if value.is_empty() => {
                     let reason = format!("{name:?} is empty; give it a value or leave it out");

@@ -1,7 +1,6 @@
 //! `/v1/units`, `/v1/status` and `/v1/load`.
 
 use api::types::{AddUnit, HostLoad, SetZone, Status, Unit, UnitZone};
-use api::words::Health;
 use axum::Json;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
@@ -83,32 +82,7 @@ async fn add(
 #[utoipa::path(get, path = "/v1/status", operation_id = "status", tag = "units",
     responses((status = 200, body = Status)))]
 async fn status(Administrator(control): Administrator) -> Result<Json<Status>, ApiError> {
-    let report = control.report().await?;
-    let healthy = report.problems.is_empty();
-    Ok(Json(Status {
-        state: if healthy {
-            Health::Ok
-        } else {
-            Health::Degraded
-        }
-        .as_str()
-        .to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        cluster: report.cluster.to_string(),
-        folder: control.folder().path().display().to_string(),
-        pid: std::process::id(),
-        volumes: report.volumes,
-        exported: report.exported,
-        snapshots: report.snapshots,
-        units: report.units,
-        units_healthy: report.units_healthy,
-        bytes: report.bytes,
-        journal_used_bytes: report.journal_used_bytes,
-        pending_frees: report.pending_frees,
-        degraded_segments: report.degraded_segments,
-        degraded_blocks: report.degraded_blocks,
-        problems: report.problems,
-    }))
+    Ok(Json(control.status().await?))
 }
 
 /// Show the load of each host and its cache

@@ -130,8 +130,9 @@ impl Volumes<'_> {
         }
         let seen = self.request.until(GROWN_WITHIN, || async {
             let view = self.reported_view(row.id).await?;
-            let is_smaller = |one: &AttachmentRow| {
-                one.access == Access::ReadWrite && one.observed.size_bytes.unwrap_or(0) < size_bytes
+            let is_smaller = |attachment: &AttachmentRow| {
+                attachment.access == Access::ReadWrite
+                    && attachment.observed.size_bytes.unwrap_or(0) < size_bytes
             };
             let waits = view.served().is_some_and(is_smaller);
             Ok((!waits).then_some(view))

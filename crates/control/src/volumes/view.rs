@@ -103,13 +103,17 @@ impl Volumes<'_> {
         let mut view = self.reported_view(row.id).await?;
         if view.served().is_some() {
             self.request.request_reports().await?;
-            let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
+            let on = BTreeSet::from_iter(view.attachments.iter().map(|attachment| attachment.host));
             for host in on {
                 let Some(said) = database.hosts().report(host).await? else {
                     continue;
                 };
                 let mut open = said.report.volumes.into_iter();
-                let is_seen = |id| view.attachments.iter().any(|one| one.id == id);
+                let is_seen = |id| {
+                    view.attachments
+                        .iter()
+                        .any(|attachment| attachment.id == id)
+                };
                 if let Some(open) = open.find(|volume| is_seen(volume.attachment)) {
                     view.engine = Some(open.engine);
                     break;

@@ -409,7 +409,7 @@ mod claims {
             assert_eq!((row.free_bytes, row.report_number), (free_bytes, 9));
             assert_eq!(row.heard, Some(Millis(heard)));
             let reports = database.hosts().reports().await.expect("read");
-            let whole = reports.iter().find(|one| one.host == row);
+            let whole = reports.iter().find(|report| report.host == row);
             assert_eq!(whole.map(|one| &one.report), Some(&report));
             let own = database.hosts().report(rows.host).await.expect("read");
             assert_eq!(own.as_ref(), whole);

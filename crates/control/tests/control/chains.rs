@@ -77,7 +77,10 @@ impl Rows {
             vm: vm.map(str::to_owned),
             policy: policy.to_owned(),
             volumes: ChainVolumes::new(),
-            addresses: addresses.iter().map(|one| (*one).to_owned()).collect(),
+            addresses: addresses
+                .iter()
+                .map(|address| (*address).to_owned())
+                .collect(),
             changed: NOW,
         };
         self.database.chains().set(&self.principal, &new).await

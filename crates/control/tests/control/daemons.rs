@@ -1,7 +1,7 @@
 //! Unit daemons: how they become units of the cluster, and the capabilities that hosts get on them.
 
 use api::host::calls::SignCapabilities;
-use api::host::{Capabilities, CatalogCall, Want};
+use api::host::{Capabilities, CapabilityRequest, CatalogCall};
 use api::unit::UnitCluster;
 use auth::{Capability, Scope, VerifyingKey};
 use auth::{KeyRequest, Peer, SignedBy};
@@ -301,35 +301,33 @@ impl Leased {
         answer.await["Ok"].clone()
     }
 
-    /// Wants of which the first two are allowed.
-    fn wants(&self) -> [Want; 5] {
+    /// Requests of which the first two are allowed.
+    fn capability_requests(&self) -> [CapabilityRequest; 5] {
         let (volume, epoch) = (self.volume, self.epoch);
         let lineage = Lineage::from_u128(volume.as_u128());
         [
-            Want::Lease { volume, epoch },
-            Want::Read { lineage },
-            Want::Lease {
+            CapabilityRequest::Lease { volume, epoch },
+            CapabilityRequest::Read { lineage },
+            CapabilityRequest::Lease {
                 volume,
                 epoch: epoch - 1,
             },
-            Want::Sweep { volume },
-            Want::Free { plan: 1 },
+            CapabilityRequest::Sweep { volume },
+            CapabilityRequest::Free { plan: 1 },
         ]
     }
 
     async fn sign(&self, host: &Party) -> Capabilities {
-        let wants = sign_capabilities(&self.wants());
-        let answer = self
-            .scene
-            .request(Some(host), SIGN_CAPABILITIES, wants, 200);
+        let body = sign_capabilities(&self.capability_requests());
+        let answer = self.scene.request(Some(host), SIGN_CAPABILITIES, body, 200);
         serde_json::from_value(answer.await).expect("answers")
     }
 }
 
 /// The body of a call that requests capabilities.
-fn sign_capabilities(wants: &[Want]) -> Value {
-    let (holder, wants) = ([9; 32], wants.to_vec());
-    serde_json::to_value(SignCapabilities { holder, wants }).expect("JSON")
+fn sign_capabilities(requests: &[CapabilityRequest]) -> Value {
+    let (holder, requests) = ([9; 32], requests.to_vec());
+    serde_json::to_value(SignCapabilities { holder, requests }).expect("JSON")
 }
 
 fn serials_of(capability: &Capability) -> Vec<std::ops::Range<u64>> {
@@ -368,15 +366,18 @@ async fn a_host_gets_the_capabilities_of_its_lease(scene: Scene) {
 
 async fn a_call_for_too_many_or_repeated_capabilities_is_refused(scene: Scene) {
     let leased = Leased::new(scene).await;
-    let wants = leased.wants();
-    for wants in [vec![wants[1]; 257], vec![wants[0], wants[1], wants[0]]] {
-        let body = sign_capabilities(&wants);
+    let requests = leased.capability_requests();
+    for requests in [
+        vec![requests[1]; 257],
+        vec![requests[0], requests[1], requests[0]],
+    ] {
+        let body = sign_capabilities(&requests);
         let host = Some(&leased.host);
         let refused = leased
             .scene
             .request(host, SIGN_CAPABILITIES, body, 400)
             .await;
-        assert_eq!(refused["field"], "wants");
+        assert_eq!(refused["field"], "requests");
     }
 }
 

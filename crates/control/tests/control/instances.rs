@@ -609,8 +609,8 @@ fn a_read_only_database_is_read_and_reported() {
         };
         assert!(reason.contains("is read-only"), "{reason}");
         control.volumes().get("disk").await.expect("it can be read");
-        let told = control.report().await.expect("so can the rest");
-        let mut problems = told.problems.iter();
+        let status = control.status().await.expect("so can the rest");
+        let mut problems = status.problems.iter();
         assert!(problems.any(|problem| problem.contains("is read-only")));
         let error = refused_start(&pair).await;
         assert!(

@@ -140,12 +140,12 @@ fn volume_calls() -> Vec<Call> {
         ),
         Call::new(
             "PUT /v1/volumes/{v}/settings",
-            json!({"cache_max": 1 << 20}),
+            json!({"cache_max_bytes": 1 << 20}),
             MANAGE,
         ),
         Call::new(
             "PUT /v1/volumes/{v}/settings",
-            json!({"journal_size": 16 << 20}),
+            json!({"journal_bytes": 16 << 20}),
             CLUSTER_SPACE,
         ),
         Call::new(

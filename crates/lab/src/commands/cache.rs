@@ -101,7 +101,7 @@ fn simulate(
     let steps = Arc::new(steps.steps);
     let pairs = contestants
         .iter()
-        .flat_map(|one| blocks.iter().map(|blocks| (*one, *blocks)));
+        .flat_map(|contestant| blocks.iter().map(|blocks| (*contestant, *blocks)));
     let pairs: Vec<(Contestant, usize)> = pairs.collect();
     let tasks = pairs.iter().map(|(contestant, blocks)| {
         let (steps, contestant, blocks) = (Arc::clone(&steps), *contestant, *blocks);
@@ -130,12 +130,12 @@ fn simulate(
 /// The policies and the cache sizes, each in the order of the results.
 fn axes(simulated: &CacheSimulation) -> (Vec<&'static str>, Vec<u64>) {
     let (mut policies, mut sizes) = (Vec::new(), Vec::new());
-    for one in &simulated.results {
-        if !policies.contains(&one.policy) {
-            policies.push(one.policy);
+    for result in &simulated.results {
+        if !policies.contains(&result.policy) {
+            policies.push(result.policy);
         }
-        if !sizes.contains(&one.cache_bytes) {
-            sizes.push(one.cache_bytes);
+        if !sizes.contains(&result.cache_bytes) {
+            sizes.push(result.cache_bytes);
         }
     }
     (policies, sizes)
@@ -156,7 +156,7 @@ fn shown(simulated: &CacheSimulation) -> String {
         let of_size = simulated
             .results
             .iter()
-            .filter(|one| one.cache_bytes == size);
+            .filter(|result| result.cache_bytes == size);
         row.extend(of_size.map(|one| format!("{:.1} %", 100.0 * one.hit_ratio)));
         table.row(row);
     }
@@ -176,8 +176,8 @@ fn draw(path: &Path, simulated: &CacheSimulation) -> Result<(), Failure> {
         points: simulated
             .results
             .iter()
-            .filter(|one| one.policy == name)
-            .map(|one| (mib(one.cache_bytes), 100.0 * one.hit_ratio))
+            .filter(|result| result.policy == name)
+            .map(|result| (mib(result.cache_bytes), 100.0 * result.hit_ratio))
             .collect(),
     });
     let chart = Chart {

@@ -45,7 +45,7 @@ impl From<io::Error> for Failure {
 
 /// The result of a command, in both of its forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct CommandOutput {
     /// For programs: one JSON document.
     pub json: String,
     /// For people: tables and sentences.
@@ -76,7 +76,7 @@ pub trait Console: Sync {
     ///
     /// # Errors
     /// If it could not be written.
-    fn print(&self, report: &Report) -> io::Result<()>;
+    fn print(&self, output: &CommandOutput) -> io::Result<()>;
 
     /// Returns the flag that an interrupting signal sets. From this call on, the first such signal
     /// stops the measurement, and the second one ends the process.
@@ -92,7 +92,7 @@ fn print<T: Serialize>(
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> io::Result<()> {
-    console.print(&Report {
+    console.print(&CommandOutput {
         json: serde_json::to_string_pretty(value)?,
         text: text(value),
     })

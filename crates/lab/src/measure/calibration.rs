@@ -160,7 +160,7 @@ impl Calibration {
                 place.layers.push(layer);
             }
         }
-        place.layers.sort_by_key(|one| one.cipher);
+        place.layers.sort_by_key(|layer| layer.cipher);
         self.places.push(place);
         self.places.sort_by_key(|one| one.place);
     }
@@ -201,7 +201,7 @@ impl MeasuredPlace {
     #[must_use]
     pub fn layer(&self, cipher: Cipher) -> Option<&Layer> {
         let mut layers = self.layers.iter();
-        let found = layers.find(|one| one.cipher == cipher);
+        let found = layers.find(|layer| layer.cipher == cipher);
         found.map(|one| &one.layer)
     }
 }
@@ -279,7 +279,7 @@ mod tests {
         let mut other = saved.places[0].clone();
         other.layers[0].cipher = Cipher::Aes128Gcm;
         saved.put(other);
-        let ciphers = saved.places[0].layers.iter().map(|one| one.cipher);
+        let ciphers = saved.places[0].layers.iter().map(|layer| layer.cipher);
         assert_eq!(
             ciphers.collect::<Vec<_>>(),
             [Cipher::Aes128Gcm, Cipher::Aes256Gcm]

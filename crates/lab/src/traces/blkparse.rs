@@ -211,7 +211,7 @@ mod tests {
     /// The duration of each request, in nanoseconds.
     fn latencies(text: &str) -> Vec<u64> {
         let records = read_foreign(text).expect("a trace").records;
-        records.iter().map(|one| one.latency_ns).collect()
+        records.iter().map(|record| record.latency_ns).collect()
     }
 
     #[test]
@@ -252,7 +252,9 @@ mod tests {
         // they took a second.
         assert_eq!(latencies(text), ms(&[700, 300, 0, 200]));
         let records = read_foreign(text).expect("a trace").records;
-        let failed = records.iter().map(|one| one.outcome == Outcome::Failed);
+        let failed = records
+            .iter()
+            .map(|record| record.outcome == Outcome::Failed);
         assert_eq!(failed.collect::<Vec<_>>(), [true, false, false, false]);
         // If nothing was queued, the duration starts when the request is issued.
         let issued = "8,0 0 4 1.2 9 D R 0 + 8 [fio]\n8,0 0 6 1.4 0 C R 0 + 8 [0]\n";

@@ -63,9 +63,9 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
         if missing > 0 {
             notices.push(format!("the trace is missing {missing} requests"));
         }
-        let parts = traces.into_iter().map(|one| Part {
-            began_us: one.began_us,
-            records: one.records,
+        let parts = traces.into_iter().map(|trace| Part {
+            began_us: trace.began_us,
+            records: trace.records,
             disk_of: Vec::new(),
         });
         return Ok(Traces {

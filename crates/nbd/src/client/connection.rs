@@ -316,7 +316,7 @@ impl Connection {
             }
             Phase::AwaitingOrphans(_) | Phase::Disconnected { .. } => {}
         }
-        let pause = self.reconnection.lost(&error);
+        let pause = self.reconnection.record_loss(&error);
         let retry_at = pause
             .filter(|_| self.endpoint.is_some())
             .map(|pause| now + pause);

@@ -43,7 +43,7 @@ impl Reconnection {
     }
 
     /// Logs a loss, and returns the pause before the next attempt; `None` if there is none.
-    pub fn lost(&mut self, error: &ConnectionError) -> Option<Duration> {
+    pub fn record_loss(&mut self, error: &ConnectionError) -> Option<Duration> {
         match self.policy {
             Reconnect::Never => {
                 tracing::debug!(%error, "NBD client lost connection");

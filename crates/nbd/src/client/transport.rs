@@ -108,7 +108,7 @@ impl Transport {
         if self.writable {
             self.writable = !self.output.send(self.socket.source())?;
         }
-        self.wait()
+        self.watch_readiness()
     }
 
     /// Receives replies, and records the progress of the request whose reply is arriving. Adds
@@ -186,11 +186,11 @@ impl Transport {
             log.sent(sent.bytes, now);
             self.writable = !sent.blocked;
         }
-        self.wait()
+        self.watch_readiness()
     }
 
-    /// Tells the poller what the transport waits for.
-    fn wait(&mut self) -> Result<(), ConnectionError> {
+    /// Tells the poller which readiness the transport waits for.
+    fn watch_readiness(&mut self) -> Result<(), ConnectionError> {
         let interest = Interest {
             readable: true,
             writable: !self.writable,

@@ -209,7 +209,7 @@ impl Connection {
                 if payload > 0 {
                     self.stage = Stage::Drain(payload as usize);
                 }
-                let mut request = Request::new(header.cookie, ReplyKind::Plain);
+                let mut request = Request::new(header.cookie, ReplyKind::NoData);
                 request.fault = Some(refusal.into());
                 self.requests.answer(request, state);
                 Continue(())
@@ -236,17 +236,17 @@ impl Connection {
             Command::Write { range, durability } => {
                 return self.write(state, cookie, range, durability);
             }
-            Command::Plain(op) => {
+            Command::NoData(op) => {
                 let started = state.device.start(base::Request { token, op });
-                (ReplyKind::Plain, started)
+                (ReplyKind::NoData, started)
             }
-            Command::BlockStatus { range, one } => {
+            Command::BlockStatus { range, first_only } => {
                 let length = range.length;
                 state.runs.clear();
                 let runs = &mut state.runs;
                 let request = base::Request::extents(token, range.offset, length.into(), runs);
                 let started = state.device.start(request);
-                (ReplyKind::Extents { length, one }, started)
+                (ReplyKind::Extents { length, first_only }, started)
             }
         };
         self.begin(state, Request::new(cookie, kind), started, Header::BYTES)
@@ -277,12 +277,12 @@ impl Connection {
                 self.requests.add_operation(state, request, offset, bytes);
                 return Continue(());
             }
-            Started::Failed(error) => request.fault = Some(state.fault(error)),
+            Started::Failed(error) => request.fault = Some(state.count_failure(error)),
             Started::Done | Started::Busy => {
-                if let ReplyKind::Extents { length, one } = request.kind {
+                if let ReplyKind::Extents { length, first_only } = request.kind {
                     let runs = std::mem::take(&mut state.runs);
                     self.requests
-                        .stage_extents(state, &mut request, &runs, length, one);
+                        .stage_extents(state, &mut request, &runs, length, first_only);
                     state.runs = runs;
                 }
             }
@@ -314,7 +314,7 @@ impl Connection {
             let kind = if self.settings.structured {
                 ReplyKind::ReadFragments
             } else {
-                ReplyKind::Plain
+                ReplyKind::NoData
             };
             return self.begin(
                 state,
@@ -353,7 +353,7 @@ impl Connection {
         if length > PIECE_BYTES {
             self.input.consume(Header::BYTES);
             self.stage = Stage::Write(
-                self.requests.add_long(cookie, ReplyKind::Plain, range),
+                self.requests.add_long(cookie, ReplyKind::NoData, range),
                 durability,
             );
             return Continue(());
@@ -369,7 +369,7 @@ impl Connection {
                 .start(base::Request::write(token, range.offset, data, durability));
         self.begin(
             state,
-            Request::new(cookie, ReplyKind::Plain),
+            Request::new(cookie, ReplyKind::NoData),
             started,
             consumed,
         )

@@ -18,7 +18,7 @@ use crate::wire::{Errno, Fault, chunk};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReplyKind {
     /// Success or an error, without data.
-    Plain,
+    NoData,
     /// The data of a read in one piece.
     Read(Range),
     /// The data of a long read, a chunk for each piece.
@@ -30,7 +30,7 @@ pub(super) enum ReplyKind {
         /// The length of the range, in bytes.
         length: u32,
         /// Whether the client wants only the first extent.
-        one: bool,
+        first_only: bool,
     },
 }
 
@@ -190,7 +190,7 @@ impl OpenRequests {
                     entry.outstanding += 1;
                     self.add_operation(state, request, piece.offset, piece.length as usize);
                 }
-                Started::Failed(error) => entry.fault = Some(state.fault(error)),
+                Started::Failed(error) => entry.fault = Some(state.count_failure(error)),
                 Started::Done | Started::Busy => {}
             }
         }
@@ -220,13 +220,13 @@ impl OpenRequests {
         request.outstanding -= 1;
         match (request.kind, result) {
             (_, Err(error)) => {
-                let fault = state.fault(error);
+                let fault = state.count_failure(error);
                 request.fault.get_or_insert(fault);
             }
-            (ReplyKind::Plain, Ok(Outcome::Done)) => {}
-            (ReplyKind::Extents { length, one }, Ok(Outcome::Extents(runs))) => {
+            (ReplyKind::NoData, Ok(Outcome::Done)) => {}
+            (ReplyKind::Extents { length, first_only }, Ok(Outcome::Extents(runs))) => {
                 if let Some(mut request) = self.entries.remove(operation.request) {
-                    self.stage_extents(state, &mut request, &runs, length, one);
+                    self.stage_extents(state, &mut request, &runs, length, first_only);
                     self.answer(request, state);
                 }
                 return;
@@ -267,9 +267,9 @@ impl OpenRequests {
         request: &mut Request,
         runs: &[Extent],
         length: u32,
-        one: bool,
+        first_only: bool,
     ) {
-        match reply::block_status(request.cookie, runs, length, one) {
+        match reply::block_status(request.cookie, runs, length, first_only) {
             Some(status) => self.output.put(&status, &mut state.pool),
             None => request.fault = Some(invalid_result()),
         }
@@ -290,7 +290,7 @@ impl OpenRequests {
                 self.output
                     .put(&reply::simple(cookie, fault.errno as u32), pool);
             }
-            (None, ReplyKind::Plain) => self.output.put(&reply::simple(cookie, 0), pool),
+            (None, ReplyKind::NoData) => self.output.put(&reply::simple(cookie, 0), pool),
             (None, ReplyKind::ReadFragments) => {
                 let last = reply::chunk_header(cookie, chunk::DONE, chunk::NONE, 0);
                 self.output.put(&last, pool);

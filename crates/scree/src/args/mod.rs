@@ -105,12 +105,12 @@ pub struct Arguments {
 
 impl Arguments {
     /// The arguments of this process. Exits with a usage error if they are wrong.
-    pub fn given() -> Self {
-        let given = Self::parse();
-        if let Command::Api(ApiCommand::Unit(unit)) = &given.command {
+    pub fn of_process() -> Self {
+        let arguments = Self::parse();
+        if let Command::Api(ApiCommand::Unit(unit)) = &arguments.command {
             refuse_mixture(unit);
         }
-        given
+        arguments
     }
 }
 
@@ -339,8 +339,8 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// The data directory. Exits with a usage error if none was given.
-pub fn folder(given: Option<PathBuf>) -> PathBuf {
-    given.unwrap_or_else(|| {
+pub fn folder(dir: Option<PathBuf>) -> PathBuf {
+    dir.unwrap_or_else(|| {
         Arguments::command()
             .error(
                 ErrorKind::MissingRequiredArgument,

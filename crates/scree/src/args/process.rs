@@ -8,7 +8,7 @@ use cache::store::Division;
 use clap::Args;
 
 use super::{address, size};
-use crate::moment;
+use crate::times;
 
 /// Parses the shares of the cache areas, three percentages that add up to 100.
 fn division(text: &str) -> Result<Division, String> {
@@ -90,7 +90,7 @@ pub struct ControllerArguments {
     pub tls: TlsArguments,
 
     /// Term of leases: if a host sends nothing for this long, other hosts may take its volumes.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
     pub lease: Duration,
 
     #[command(flatten)]
@@ -196,7 +196,7 @@ pub struct ServeArguments {
     pub cache: CacheArguments,
 
     /// Longest time for which a write is only in the journal: then the volume is destaged.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration, hide_short_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = times::duration, hide_short_help = true)]
     pub destage_after: Duration,
 }
 
@@ -323,7 +323,7 @@ pub struct KeepArguments {
     pub retain_count: usize,
 
     /// Age at which automatic versions are removed, also if fewer are kept.
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = times::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub retain_age: Duration,
 
     /// How many times the units' free space may be promised to volumes, 1 at least.
@@ -338,11 +338,11 @@ pub struct KeepArguments {
     pub scatter_width: u16,
 
     /// Replace a unit that all responsive hosts report missing for this long; 0s disables it.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = times::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub replace_after: Duration,
 
     /// How long to keep the blocks of a removed version.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = times::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub grace: Duration,
 
     /// Start with a database that was restored from a backup, or with a data directory that was

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::process::MonitorArguments;
 use super::{ChangeOptions, JoinArguments, address};
-use crate::moment;
+use crate::times;
 
 /// A verb, or with --listen the daemon of a unit.
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub struct DaemonArguments {
 
     /// How long deleted data can be restored (`scree unit restore`); 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
-          value_parser = moment::duration)]
+          value_parser = times::duration)]
     pub undelete_window: Duration,
 
     /// Percentage of the file system that deleted data may fill, 0 to 100. Beyond it, the oldest is
@@ -64,12 +64,12 @@ impl DaemonArguments {
 pub struct RestoreArguments {
     /// Restore what was deleted from this time on, by this machine's clock: 2026-01-31 09:30, -2h
     /// or '2h ago'.
-    #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
+    #[arg(long, value_name = "TIME", value_parser = times::milliseconds,
           allow_hyphen_values = true)]
     pub since: i64,
 
     /// Restore what was deleted until this time [default: now]
-    #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
+    #[arg(long, value_name = "TIME", value_parser = times::milliseconds,
           allow_hyphen_values = true)]
     pub until: Option<i64>,
 

@@ -6,7 +6,7 @@ use api::types;
 use clap::{Args, Subcommand};
 
 use super::{ChangeOptions, size};
-use crate::moment::{self, Moment};
+use crate::times::{self, RestoreTarget};
 use crate::volume_settings::SettingOptions;
 
 const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
@@ -156,8 +156,8 @@ pub enum VolumeCommand {
         name: String,
         /// Time or version: `2026-01-31 09:30` (local time, or with UTC appended), RFC 3339,
         /// `-10m`, `10m ago`, or the number of a version.
-        #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment::parse)]
-        at: Moment,
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = times::parse)]
+        at: RestoreTarget,
         #[command(flatten)]
         change: ChangeOptions,
     },

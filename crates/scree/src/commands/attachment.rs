@@ -219,7 +219,8 @@ fn access(attachment: &Attachment) -> &'static str {
 
 /// A table with short columns first; long texts come last or below.
 fn list(attachments: &[Attachment], is_own: bool) -> String {
-    let name = |one: &Attachment| qualified(one.owner.as_ref(), &one.volume, is_own);
+    let name =
+        |attachment: &Attachment| qualified(attachment.owner.as_ref(), &attachment.volume, is_own);
     let mut table = Table::new(&["VOLUME", "HOST", "MODE", "STATE", "VM"]);
     for attachment in attachments {
         table.row(vec![

@@ -22,7 +22,7 @@ use crate::client::ClientError;
 use crate::output::{print, print_notice, shell_word};
 use crate::progress::Progress;
 use crate::signals::EndSignals;
-use crate::up::given_passphrase;
+use crate::up::environment_passphrase;
 
 /// How long the server may hold back an answer, in seconds.
 const WAIT_SECONDS: u64 = 2;
@@ -230,7 +230,7 @@ fn open(
         }
         None => Err("run the command on a host that has the key, with --keys-file FILE".to_owned()),
         Some(locations) => {
-            let first = given_passphrase().map(KeyEntry::Given);
+            let first = environment_passphrase().map(KeyEntry::Given);
             let locations = KeyLocations { first, ..locations };
             let opened = open_listing(&World::real(1), locations, audit);
             opened.map_err(|error| error.to_string())

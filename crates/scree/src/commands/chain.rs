@@ -24,7 +24,7 @@ pub(super) async fn run(session: &Session, command: ChainCommand) -> Result<(), 
         ChainCommand::List { volume } => {
             let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
             let chains: Vec<Chain> = session.client.all(&path).await?;
-            let is_own = session.are_own(chains.iter().map(|one| one.owner.as_ref()));
+            let is_own = session.are_own(chains.iter().map(|chain| chain.owner.as_ref()));
             let is_own = is_own.await?;
             Ok(print(session.format, &chains, |chains| {
                 list(chains, is_own)
@@ -75,7 +75,7 @@ async fn apply_chain(session: &Session, file: &Path, no_wait: bool) -> Result<()
     if no_wait || session.is_dry_run {
         return Ok(());
     }
-    let is_outdated = |one: &&ChainUse| one.revision != Some(chain.revision);
+    let is_outdated = |usage: &&ChainUse| usage.revision != Some(chain.revision);
     match chain.attachments.iter().find(is_outdated) {
         None => Ok(()),
         Some(one) => {
@@ -116,9 +116,9 @@ async fn chain_of(session: &Session, which: &ChainSelector) -> Result<Chain, Fai
 }
 
 /// Why an attachment is not served through the current revision of its chain.
-fn why_not(one: &ChainUse) -> String {
+fn why_not(usage: &ChainUse) -> String {
     let unresponsive = || format!("its host has not answered after {WAIT_SECONDS} s");
-    one.problem.clone().unwrap_or_else(unresponsive)
+    usage.problem.clone().unwrap_or_else(unresponsive)
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
@@ -143,10 +143,13 @@ fn in_vm(chain: &Chain) -> String {
 }
 
 fn filters(chain: &Chain) -> String {
-    let names = chain.filters.iter().map(|one| match one.name == one.kind {
-        true => one.name.clone(),
-        false => format!("{} ({})", one.name, one.kind),
-    });
+    let names = chain
+        .filters
+        .iter()
+        .map(|filter| match filter.name == filter.kind {
+            true => filter.name.clone(),
+            false => format!("{} ({})", filter.name, filter.kind),
+        });
     names.collect::<Vec<_>>().join(" → ")
 }
 
@@ -154,7 +157,7 @@ fn filters(chain: &Chain) -> String {
 fn elsewhere(filters: &[ChainFilter]) -> String {
     let elsewhere = filters
         .iter()
-        .filter(|one| !matches!(&*one.placement, "" | "inline"));
+        .filter(|filter| !matches!(&*filter.placement, "" | "inline"));
     let lines = elsewhere.map(|one| {
         let at = one.target.as_deref().map(|at| format!(" {at}"));
         let without = match one.on_failure.as_deref() {
@@ -203,18 +206,18 @@ fn shown(chain: &Chain) -> String {
         filters(chain),
         elsewhere(&chain.filters),
     );
-    for one in &chain.attachments {
-        let vm = one.vm.as_deref().unwrap_or("exported");
-        let id = &one.attachment;
-        let how = how(chain.revision, one);
+    for usage in &chain.attachments {
+        let vm = usage.vm.as_deref().unwrap_or("exported");
+        let id = &usage.attachment;
+        let how = how(chain.revision, usage);
         text += &format!("{id} ({vm}): {how}\n");
     }
     text + "\n" + &chain.policy
 }
 
 /// How a disk is served, compared with the newest revision of its chain.
-fn how(newest: u64, one: &ChainUse) -> String {
-    match (one.revision, &one.problem) {
+fn how(newest: u64, usage: &ChainUse) -> String {
+    match (usage.revision, &usage.problem) {
         (Some(revision), None) => format!("served through revision {revision}"),
         (Some(revision), Some(why)) if revision == newest => format!(
             "served through revision {revision}; the guest does not see the new size of the volume \

@@ -39,7 +39,7 @@ pub(super) async fn run(session: &Session, command: GrantCommand) -> Result<(), 
             ];
             let path = query("/v1/grants", &parameters, &[])?;
             let grants: Vec<Grant> = session.client.all(&path).await?;
-            let is_own = session.are_own(grants.iter().map(|one| one.owner.as_ref()));
+            let is_own = session.are_own(grants.iter().map(|grant| grant.owner.as_ref()));
             let is_own = is_own.await?;
             Ok(print(session.format, &grants, |grants| {
                 list(grants, is_own)

@@ -30,7 +30,7 @@ pub(super) async fn run(session: &Session, command: ImageCommand) -> Result<(), 
         ImageCommand::List => {
             let mut images: Vec<Image> = session.client.all("/v1/images").await?;
             images.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-            let is_own = session.are_own(images.iter().map(|one| one.owner.as_ref()));
+            let is_own = session.are_own(images.iter().map(|image| image.owner.as_ref()));
             let is_own = is_own.await?;
             Ok(print(session.format, &images, |images| {
                 list(images, is_own)
@@ -87,7 +87,7 @@ async fn preload(
     let hosts = hosts_of_preload(&image.preloads, &how.hosts);
     let of_hosts = |image: &Image| {
         let mut preloads = image.preloads.clone();
-        preloads.retain(|one| hosts.contains(&one.host));
+        preloads.retain(|preload| hosts.contains(&preload.host));
         preloads
     };
     let mut now = of_hosts(&image);
@@ -109,13 +109,15 @@ async fn preload(
 /// The hosts of this preload: the named ones, or otherwise those that were requested last and those
 /// that are reading.
 fn hosts_of_preload(preloads: &[Preload], named: &[String]) -> Vec<String> {
-    let newest = preloads.iter().map(|one| &one.created).max();
+    let newest = preloads.iter().map(|preload| &preload.created).max();
     // The caller may have named hosts by id.
-    let are_known = |named: &String| preloads.iter().any(|one| one.host == *named);
+    let are_known = |named: &String| preloads.iter().any(|preload| preload.host == *named);
     let are_named = !named.is_empty() && named.iter().all(are_known);
-    let is_one = |one: &&Preload| match are_named {
-        true => named.contains(&one.host),
-        false => one.state == PreloadState::Loading.as_str() || Some(&one.created) == newest,
+    let is_one = |preload: &&Preload| match are_named {
+        true => named.contains(&preload.host),
+        false => {
+            preload.state == PreloadState::Loading.as_str() || Some(&preload.created) == newest
+        }
     };
     let hosts = preloads.iter().filter(is_one);
     hosts.map(|one| one.host.clone()).collect()
@@ -124,10 +126,13 @@ fn hosts_of_preload(preloads: &[Preload], named: &[String]) -> Vec<String> {
 /// Why the image was not read on all hosts, if so. A host without a cache counts only if it was
 /// named or no host has a cache.
 fn unread(preloads: &[Preload], are_named: bool) -> Option<String> {
-    let is = |one: &Preload, state: PreloadState| one.state == state.as_str();
-    let are_skipped = are_named || preloads.iter().all(|one| is(one, PreloadState::Skipped));
-    let mut wrong = preloads.iter().filter(|one| {
-        is(one, PreloadState::Error) || are_skipped && is(one, PreloadState::Skipped)
+    let is = |preload: &Preload, state: PreloadState| preload.state == state.as_str();
+    let are_skipped = are_named
+        || preloads
+            .iter()
+            .all(|preload| is(preload, PreloadState::Skipped));
+    let mut wrong = preloads.iter().filter(|preload| {
+        is(preload, PreloadState::Error) || are_skipped && is(preload, PreloadState::Skipped)
     });
     let one = wrong.next()?;
     let why = one.message.as_ref();
@@ -147,7 +152,7 @@ impl RateMeter {
     /// The speed of all hosts together since the last call, in bytes per second.
     fn rate(&mut self, preloads: &[Preload]) -> Option<u64> {
         let now = RealClock::new().monotonic();
-        let done = preloads.iter().map(|one| one.done_bytes).sum();
+        let done = preloads.iter().map(|preload| preload.done_bytes).sum();
         let before = self.0.replace((now, done));
         let (then, done_before) = before?;
         let millis = u64::try_from(now.saturating_sub(then).as_millis()).unwrap_or(u64::MAX);
@@ -159,16 +164,19 @@ fn path(volume: &str) -> Result<String, Failure> {
     Ok(format!("/v1/volumes/{}/image", segment(volume)?))
 }
 
-fn is_under_way(one: &Preload) -> bool {
-    one.ended.is_none()
+fn is_under_way(preload: &Preload) -> bool {
+    preload.ended.is_none()
 }
 
 /// A line of progress: bytes read, on how many hosts, and the speed.
 fn how_far(volume: &str, preloads: &[Preload], rate: Option<u64>) -> String {
-    let done = preloads.iter().map(|one| one.done_bytes).sum();
-    let all: Option<u64> = preloads.iter().map(|one| one.total_bytes).sum();
+    let done = preloads.iter().map(|preload| preload.done_bytes).sum();
+    let all: Option<u64> = preloads.iter().map(|preload| preload.total_bytes).sum();
     let of = all.map(|all| format!(" of {}", bytes(all)));
-    let left = preloads.iter().filter(|one| is_under_way(one)).count();
+    let left = preloads
+        .iter()
+        .filter(|preload| is_under_way(preload))
+        .count();
     let ended = preloads.len() - left;
     let fast = rate.map(|rate| format!(", {}/s", bytes(rate)));
     format!(
@@ -201,26 +209,28 @@ fn list(images: &[Image], is_own: bool) -> String {
 
 fn preloads(image: &Image) -> String {
     let mut table = Table::new(&["HOST", "STATE", "READ", "OF", "MESSAGE"]);
-    for one in &image.preloads {
+    for preload in &image.preloads {
         table.row(vec![
-            one.host.clone(),
-            one.state.clone(),
-            bytes(one.done_bytes),
-            or_dash(one.total_bytes.map(bytes)),
-            or_dash(one.message.as_ref()),
+            preload.host.clone(),
+            preload.state.clone(),
+            bytes(preload.done_bytes),
+            or_dash(preload.total_bytes.map(bytes)),
+            or_dash(preload.message.as_ref()),
         ]);
     }
     table.to_string()
 }
 
 /// The progress of a host in a word, with the reason if it failed.
-fn far(one: &Preload) -> String {
-    let all = one.total_bytes.filter(|all| is_under_way(one) && *all > 0);
-    let is_wrong = one.state == PreloadState::Error.as_str();
-    match (all, one.message.as_ref().filter(|_| is_wrong)) {
-        (Some(all), _) => format!("{} %", one.done_bytes.min(all) * 100 / all),
-        (None, Some(why)) => format!("{} ({why})", one.state),
-        (None, None) => one.state.clone(),
+fn far(preload: &Preload) -> String {
+    let all = preload
+        .total_bytes
+        .filter(|all| is_under_way(preload) && *all > 0);
+    let is_wrong = preload.state == PreloadState::Error.as_str();
+    match (all, preload.message.as_ref().filter(|_| is_wrong)) {
+        (Some(all), _) => format!("{} %", preload.done_bytes.min(all) * 100 / all),
+        (None, Some(why)) => format!("{} ({why})", preload.state),
+        (None, None) => preload.state.clone(),
     }
 }
 

@@ -9,8 +9,8 @@ use world::{Clock as _, Millis, World};
 
 use super::Failure;
 use crate::args::RestoreArguments;
-use crate::moment;
 use crate::output::{Format, Table, print, print_notice};
+use crate::times;
 
 /// The result for one segment.
 #[derive(Serialize)]
@@ -39,10 +39,10 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl From<&RestoredSegment> for Segment {
-    fn from(one: &RestoredSegment) -> Self {
+    fn from(restored: &RestoredSegment) -> Self {
         Self {
-            segment: one.segment.to_string(),
-            state: match one.whole {
+            segment: restored.segment.to_string(),
+            state: match restored.whole {
                 SegmentFate::Present => "present",
                 SegmentFate::Restored => "restored",
                 SegmentFate::Reverted => "swapped",
@@ -50,8 +50,8 @@ impl From<&RestoredSegment> for Segment {
                 SegmentFate::Lost => "lost",
                 SegmentFate::Failed => "failed",
             },
-            slots: one.slots,
-            lost: one.lost,
+            slots: restored.slots,
+            lost: restored.lost,
         }
     }
 }
@@ -60,7 +60,7 @@ impl From<&unit_daemon::RestoreReport> for RestoreReport {
     fn from(restored: &unit_daemon::RestoreReport) -> Self {
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
-            incomplete_before: restored.reclaimed_until.map(|at| moment::text(at.0)),
+            incomplete_before: restored.reclaimed_until.map(|at| times::text(at.0)),
             unreadable_logs: restored.unreadable_logs,
         }
     }
@@ -104,20 +104,28 @@ fn whole(restored: &unit_daemon::RestoreReport) -> Result<(), Failure> {
 
 fn table(report: &RestoreReport) -> String {
     let mut table = Table::new(&["SEGMENT", "STATE", "SLOTS", "LOST"]);
-    for one in &report.segments {
+    for segment in &report.segments {
         table.row(vec![
-            one.segment.clone(),
-            one.state.to_owned(),
-            one.slots.to_string(),
-            one.lost.to_string(),
+            segment.segment.clone(),
+            segment.state.to_owned(),
+            segment.slots.to_string(),
+            segment.lost.to_string(),
         ]);
     }
     let mut text = table.to_string();
-    if report.segments.iter().any(|one| one.state == "replaced") {
+    if report
+        .segments
+        .iter()
+        .any(|segment| segment.state == "replaced")
+    {
         text +=
             "\"replaced\" segments were replaced by a newer one; --replaced restores the old one\n";
     }
-    if report.segments.iter().any(|one| one.state == "failed") {
+    if report
+        .segments
+        .iter()
+        .any(|segment| segment.state == "failed")
+    {
         text += "\"failed\" segments can be restored later: check the file system, then run the command \
                  again\n";
     }

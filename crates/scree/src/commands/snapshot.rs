@@ -132,8 +132,8 @@ async fn print_tree(session: &Session) -> Result<(), Failure> {
     let volumes: Vec<ListedVolume> = session.client.all("/v1/volumes").await?;
     let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
     let snapshots = snapshots(session, "/v1/snapshots").await?;
-    let owners = volumes.iter().map(|one| one.owner.as_ref());
-    let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
+    let owners = volumes.iter().map(|volume| volume.owner.as_ref());
+    let owners = owners.chain(snapshots.iter().map(|snapshot| snapshot.owner.as_ref()));
     let is_own = session.are_own(owners).await?;
     let tree = tree(volumes, snapshots);
     Ok(print(session.format, &tree, |tree| draw(tree, is_own))?)
@@ -145,7 +145,7 @@ async fn print_snapshots(
     snapshots: &[Snapshot],
     what: &impl Serialize,
 ) -> Result<(), Failure> {
-    let owners = snapshots.iter().map(|one| one.owner.as_ref());
+    let owners = snapshots.iter().map(|snapshot| snapshot.owner.as_ref());
     let is_own = session.are_own(owners).await?;
     Ok(print(session.format, what, |_| list(snapshots, is_own))?)
 }
@@ -153,7 +153,12 @@ async fn print_snapshots(
 /// Oldest first.
 async fn snapshots(session: &Session, path: &str) -> Result<Vec<Snapshot>, Failure> {
     let mut snapshots: Vec<Snapshot> = session.client.all(path).await?;
-    snapshots.sort_by_key(|one| (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone()));
+    snapshots.sort_by_key(|snapshot| {
+        (
+            snapshot.created.parse::<jiff::Timestamp>().ok(),
+            snapshot.id.clone(),
+        )
+    });
     Ok(snapshots)
 }
 

@@ -57,7 +57,7 @@ pub(super) async fn run(
             &format!("{path}: {error}; only the records before it are read"),
         );
     }
-    for incomplete in traces.iter().filter(|one| one.missing() > 0) {
+    for incomplete in traces.iter().filter(|trace| trace.missing() > 0) {
         print_notice(session.format, &missing_requests(incomplete));
     }
     match (arguments.format, session.format) {
@@ -96,7 +96,7 @@ fn missing_requests(trace: &Trace) -> String {
     format!(
         "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} \
          were not recorded",
-        moment(trace, 0)
+        time_text(trace, 0)
     )
 }
 
@@ -143,7 +143,7 @@ fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failu
     Ok(files)
 }
 
-fn moment(trace: &Trace, time_ns: u64) -> String {
+fn time_text(trace: &Trace, time_ns: u64) -> String {
     let us = trace.began_us.saturating_add(time_ns / 1000);
     let us = i64::try_from(us).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(us).map_or_else(|_| us.to_string(), |time| time.to_string())
@@ -152,7 +152,7 @@ fn moment(trace: &Trace, time_ns: u64) -> String {
 fn plain(trace: &Trace, record: &Record) -> String {
     let mut line = format!(
         "{:<27}  {:<12}  {:>14}  {:>9}  {:>9} µs",
-        moment(trace, record.time_ns),
+        time_text(trace, record.time_ns),
         record.kind.name(),
         record.offset,
         record.length,
@@ -169,7 +169,7 @@ fn plain(trace: &Trace, record: &Record) -> String {
 
 fn as_json(trace: &Trace, record: &Record) -> String {
     json!({
-        "began": moment(trace, 0),
+        "began": time_text(trace, 0),
         "time_ns": record.time_ns,
         "operation": record.kind.name(),
         "offset": record.offset,
@@ -183,9 +183,9 @@ fn as_json(trace: &Trace, record: &Record) -> String {
 }
 
 fn print_each(traces: &[Trace], line: fn(&Trace, &Record) -> String) -> Result<(), Failure> {
-    for one in traces {
-        for records in one.records.chunks(LINES) {
-            let lines: Vec<String> = records.iter().map(|record| line(one, record)).collect();
+    for trace in traces {
+        for records in trace.records.chunks(LINES) {
+            let lines: Vec<String> = records.iter().map(|record| line(trace, record)).collect();
             if !print_lines(&lines)? {
                 return Ok(());
             }
@@ -204,7 +204,7 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     let at_us = |one: &Trace, record: &Record| one.began_us.saturating_add(record.time_ns / 1000);
     let first = traces
         .iter()
-        .filter_map(|one| one.records.first().map(|record| at_us(one, record)));
+        .filter_map(|trace| trace.records.first().map(|record| at_us(trace, record)));
     let first = first.min().unwrap_or(0);
     let mut last_us = 0;
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
@@ -212,12 +212,12 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     if !print_lines(&lines(&format!("{IOLOG_HEAD}\n{begin}")))? {
         return Ok(());
     }
-    for one in traces {
-        for records in one.records.chunks(LINES) {
+    for trace in traces {
+        for records in trace.records.chunks(LINES) {
             let mut lines = Vec::new();
             for record in records {
                 // Times do not go back even if the clock did.
-                last_us = last_us.max(at_us(one, record).saturating_sub(first));
+                last_us = last_us.max(at_us(trace, record).saturating_sub(first));
                 let line = iolog_line(last_us, device, record);
                 lines.extend(line.map(|line| line.trim_end().to_owned()));
             }

@@ -9,9 +9,9 @@ use base::size::about_bytes as bytes;
 use super::{Failure, Session, or_dash, qualified, query, segment, tags};
 use crate::args::{CreateVolumeArguments, ListVolumesArguments, VolumeCommand};
 use crate::client::ClientError;
-use crate::moment::Moment;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
+use crate::times::RestoreTarget;
 use crate::volume_settings;
 
 /// The longest wait of a clone for its snapshot, and of a delete for its end, in seconds.
@@ -176,13 +176,13 @@ async fn delete_volume(session: &Session, name: &str, wait: bool) -> Result<(), 
     Ok(())
 }
 
-async fn restore(session: &Session, name: &str, at: Moment) -> Result<(), Failure> {
+async fn restore(session: &Session, name: &str, at: RestoreTarget) -> Result<(), Failure> {
     let to = match at {
-        Moment::Time(time) => RestoreVolume {
+        RestoreTarget::Time(time) => RestoreVolume {
             time: Some(time.to_string()),
             version: None,
         },
-        Moment::Version(version) => RestoreVolume {
+        RestoreTarget::Version(version) => RestoreVolume {
             time: None,
             version: Some(version),
         },

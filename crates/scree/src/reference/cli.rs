@@ -31,7 +31,7 @@ fn meaning(argument: &Arg) -> (String, String) {
     };
     let values = argument.get_default_values().iter();
     let values: Vec<String> = values
-        .map(|one| format!("`{}`", one.to_string_lossy()))
+        .map(|value| format!("`{}`", value.to_string_lossy()))
         .collect();
     let default = match (argument.get_action().takes_values(), stated) {
         (true, "") => values.join(", "),

@@ -76,7 +76,10 @@ fn messages_in_the_troubleshooting_page_exist() {
         let mut parts = message.split('…').map(str::trim);
         parts.all(|part| sources.contains(part))
     };
-    let missing: Vec<_> = messages.iter().filter(|one| !is_known(one)).collect();
+    let missing: Vec<_> = messages
+        .iter()
+        .filter(|message| !is_known(message))
+        .collect();
     assert!(
         missing.is_empty(),
         "no source has these messages: {missing:#?}"

@@ -104,8 +104,8 @@ fn make(
     let path = folder.join("policies").join(format!("{name}.toml"));
     let policy = policy_of(world, &path, &attribution.volume)?;
     // There are no leases here: an old journal would overwrite what another host wrote since.
-    let acknowledges = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
-    if let Some(one) = policy.filters.iter().find(|one| acknowledges(one)) {
+    let acknowledges = |filter: &FilterPolicy| matches!(filter.kind, FilterKind::Journal(_));
+    if let Some(one) = policy.filters.iter().find(|filter| acknowledges(filter)) {
         return Err(Failure::new(format!(
             "{}: filter {} is a journal, which can only run on the disk's own host: take it out",
             path.display(),

@@ -53,7 +53,7 @@ pub use filter_process::run_filter_process;
 pub use filter_server::run_filter_server;
 pub use folder::described_party_folder;
 pub use relay::run_relay;
-pub use settings::{check_private, given_passphrase, identity_of};
+pub use settings::{check_private, environment_passphrase, identity_of};
 pub use unit::run_unit;
 
 /// Threads for blocking work: destages, cache misses, syncs.

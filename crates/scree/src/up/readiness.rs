@@ -20,20 +20,20 @@ pub(super) async fn report_ready(
     };
     let line = match (control, agent) {
         (Some(control), _) => {
-            let report = control
-                .report()
+            let status = control
+                .status()
                 .await
                 .map_err(|error| Failure::of(&error))?;
-            for problem in &report.problems {
+            for problem in &status.problems {
                 tracing::warn!("{problem}");
             }
             let folder = control.folder().path();
             format!(
                 "scree is ready: {} ({} units, {} volumes, {} exported); {}{}export SCREE_DIR={}\n",
                 folder.display(),
-                report.units,
-                report.volumes,
-                report.exported,
+                status.units,
+                status.volumes,
+                status.exported,
                 at("API", address),
                 at("metrics", metrics),
                 shell_word(folder)

@@ -79,7 +79,7 @@ fn size_hint(why: &FilterError) -> &'static str {
 }
 
 fn has_journal(policy: &Policy) -> bool {
-    let is_one = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
+    let is_one = |filter: &FilterPolicy| matches!(filter.kind, FilterKind::Journal(_));
     policy.filters.iter().any(is_one)
 }
 
@@ -303,7 +303,7 @@ fn start(
         volume: volume.to_owned(),
         volume_id: None,
     };
-    let given = Filters::new(
+    let relay_filters = Filters::new(
         world,
         arguments.filter_dir.as_deref(),
         Path::new(""),
@@ -312,7 +312,7 @@ fn start(
     let thread =
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
-            let context = given.context(wake.clone(), &watcher);
+            let context = relay_filters.context(wake.clone(), &watcher);
             let filters = policy.map_or_else(Vec::new, |policy| build_filters(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
         });

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use agent::{Connected, FilterKeys};
 use base::{NbdUri, UriTls, with_causes};
 use chain::{
-    AttachmentContext, Attribution, ChainHistory, DiskLimits, FilterContext, HostContext,
-    KEY_DERIVATIONS_MAX, KeyDerivations, KeySource, NoKeys, Programs, RemoteDisk, StateFolder,
+    AttachmentContext, Attribution, BackendFactory, ChainHistory, DiskLimits, FilterContext,
+    HostContext, KEY_DERIVATIONS_MAX, KeyDerivations, KeySource, NoKeys, RemoteDisk, StateFolder,
     Targets, UnlimitedLease,
 };
 use chain_policy::{Policy, ReplicaLocation};
@@ -81,7 +81,7 @@ impl Filters {
                     KEY_DERIVATIONS_MAX,
                 )))),
                 random: Arc::clone(&self.world.random),
-                programs: self.programs(watcher),
+                backends: self.backends(watcher),
             },
             attachment: AttachmentContext {
                 // The user of a relay has written its policy.
@@ -106,7 +106,7 @@ impl Filters {
     }
 
     /// Starts filters that do not run in this process.
-    fn programs(&self, watcher: &Watcher) -> Arc<dyn Programs> {
+    fn backends(&self, watcher: &Watcher) -> Arc<dyn BackendFactory> {
         let options = OutOfProcessOptions {
             program: self.program.clone(),
             external_programs: self.folder.as_ref().map(|folder| folder.join("programs")),

@@ -32,10 +32,10 @@ use crate::output::shell_word;
 use crate::tls_files::ApiTls;
 
 /// The passphrase in the environment, if it is set.
-pub fn given_passphrase() -> Option<Passphrase> {
-    let given = std::env::var(PASSPHRASE.name).ok();
-    let given = given.filter(|passphrase| !passphrase.is_empty());
-    given.map(Passphrase::new)
+pub fn environment_passphrase() -> Option<Passphrase> {
+    let passphrase = std::env::var(PASSPHRASE.name).ok();
+    let passphrase = passphrase.filter(|passphrase| !passphrase.is_empty());
+    passphrase.map(Passphrase::new)
 }
 
 /// Default number of folder units in a new data directory.
@@ -200,7 +200,7 @@ fn key_entry(arguments: &KeyArguments) -> Option<KeyEntry> {
     match (&arguments.key_file, &arguments.passphrase_file) {
         (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
         (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
-        (None, None) => given_passphrase().map(KeyEntry::Given),
+        (None, None) => environment_passphrase().map(KeyEntry::Given),
     }
 }
 

@@ -16,8 +16,8 @@ fn simulate(arguments: &[&str]) -> CommandOutput {
 
 fn hits(result: &Value, policy: &str, blocks: u64) -> u64 {
     let results = result["results"].as_array().expect("a list").iter();
-    let mut found = results.filter(|one| {
-        one["policy"] == policy && one["cache_bytes"].as_u64() == Some(blocks * 4096)
+    let mut found = results.filter(|result| {
+        result["policy"] == policy && result["cache_bytes"].as_u64() == Some(blocks * 4096)
     });
     found.next().expect("it was tried")["hits"]
         .as_u64()

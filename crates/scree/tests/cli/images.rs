@@ -97,7 +97,7 @@ fn hosts_without_a_cache_and_unresponsive_hosts_do_not_block_others() {
     let bare = second_host(&site);
     let states = |image: &Value| {
         let preloads = image["preloads"].as_array().expect("a list").iter();
-        let states = preloads.map(|one| one["state"].as_str().expect("text").to_owned());
+        let states = preloads.map(|preload| preload["state"].as_str().expect("text").to_owned());
         states.collect::<Vec<_>>()
     };
     let image = site.locally(&["image", "preload", "disk"]);

@@ -20,7 +20,7 @@ fn result(arguments: &[&str]) -> Value {
 
 fn ratio(result: &Value, compromised: u64) -> f64 {
     let mut results = result["results"].as_array().expect("a list").iter();
-    let found = results.find(|one| one["compromised"] == compromised);
+    let found = results.find(|result| result["compromised"] == compromised);
     found.expect("a result")["leak_ratio"]
         .as_f64()
         .expect("a number")
@@ -305,7 +305,7 @@ fn a_plan_lists_placements_that_survive_failures_and_leak_little() {
     // With the engine's copysets by default: random ones leak more.
     let leaks = |result: &Value, option: &str| {
         let placements = result["placements"].as_array().expect("a list").iter();
-        let mut such = placements.filter(|one| one["option"] == option);
+        let mut such = placements.filter(|placement| placement["option"] == option);
         such.next().and_then(|one| one["leak_ratio"].as_f64())
     };
     let any = ["--scatter-width", "any", "--destage-width", "any"];

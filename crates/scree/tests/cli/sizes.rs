@@ -9,7 +9,7 @@ fn a_new_journal_size_applies_from_the_next_attachment_on() {
     let sizes = ["--journal-size", "32M", "--cache-max", "2M"];
     let made = host.json(&[&create[..], &sizes].concat());
     assert_eq!(
-        (&made["journal_size"], &made["cache_max"]),
+        (&made["journal_bytes"], &made["cache_max_bytes"]),
         (&(32 << 20).into(), &(2 << 20).into())
     );
     let journal = || {
@@ -20,13 +20,13 @@ fn a_new_journal_size_applies_from_the_next_attachment_on() {
     assert_eq!(journal(), 32 << 20);
     // A size that is not given stays.
     let set = host.json(&["volume", "set", "disk", "--journal-size", "default"]);
-    assert!(set["journal_size"].is_null());
-    assert_eq!(set["cache_max"], 2 << 20);
+    assert!(set["journal_bytes"].is_null());
+    assert_eq!(set["cache_max_bytes"], 2 << 20);
     assert_eq!(journal(), 32 << 20, "it is in use");
     host.json(&["volume", "unexport", "disk"]);
     assert_eq!(journal(), 16 << 20, "as the host has it for all");
     let set = host.json(&["volume", "set", "disk", "--cache-max", "default"]);
-    assert!(set["cache_max"].is_null());
+    assert!(set["cache_max_bytes"].is_null());
 
     let set = ["volume", "set", "disk"];
     let refuses = |code, more: &[&str], words: &[&str]| {

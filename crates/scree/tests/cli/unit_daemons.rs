@@ -345,7 +345,7 @@ fn deleted_segments_are_restored_on_the_machines_of_daemons() {
     let fates_in = |said: &str| -> Vec<String> {
         let report: serde_json::Value = serde_json::from_str(said).expect("JSON");
         let segments = report["segments"].as_array().expect("a list").iter();
-        let states = segments.map(|one| one["state"].as_str().expect("text").to_owned());
+        let states = segments.map(|segment| segment["state"].as_str().expect("text").to_owned());
         states.collect()
     };
     for number in 1..=3 {

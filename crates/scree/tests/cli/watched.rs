@@ -162,7 +162,9 @@ fn assert_calls_traced(image: &Path, steps: &[Step]) {
         traced.extend(trace::calls(&log.out));
     }
     let commands = steps.iter().flat_map(|step| &step.commands);
-    let expected_calls: Vec<String> = commands.flat_map(|one| trace::expected(one)).collect();
+    let expected_calls: Vec<String> = commands
+        .flat_map(|command| trace::expected(command))
+        .collect();
     let differs = traced
         .iter()
         .zip(&expected_calls)

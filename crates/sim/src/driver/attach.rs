@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
+use catalog::Catalog;
 use volume::LeaseTerm;
-use volume::catalog::Catalog;
 
 use super::context::{Context, trace};
 use super::volumes::{Expectation, TestVolumes};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use base::Location;
-use volume::catalog::{Catalog, FreePlan, VersionKey};
+use catalog::{Catalog, FreePlan, VersionKey};
 use volume::clean::Removal;
 use world::{Clock, Millis};
 

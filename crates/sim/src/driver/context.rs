@@ -1,6 +1,6 @@
 //! [`Context`]: what all parts of a run share.
 
-use volume::catalog::VersionKey;
+use catalog::VersionKey;
 use world::simulated::SimulatedRandom;
 
 use super::ledger::VersionLedger;
@@ -69,7 +69,7 @@ impl Context {
     }
 
     /// A number that was not used before.
-    pub fn number(&mut self) -> u128 {
+    pub fn next_number(&mut self) -> u128 {
         self.last_number += 1;
         self.last_number
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SegmentId, SnapshotId};
-use volume::catalog::{StoredVersion, VersionCommit, VersionKey};
+use catalog::{StoredVersion, VersionCommit, VersionKey};
 
 use crate::audit::Nonces;
 use crate::machine::Machine;

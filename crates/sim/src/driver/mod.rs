@@ -23,7 +23,7 @@ mod repair;
 mod requests;
 mod volumes;
 
-use volume::catalog::{Catalog, VersionKey};
+use catalog::{Catalog, VersionKey};
 use world::{Disk, Millis};
 
 use self::context::{Context, trace};

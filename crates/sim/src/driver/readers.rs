@@ -2,8 +2,8 @@
 //! are removed.
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
+use catalog::{Catalog, VersionKey};
 use volume::ReadOnlyVolume;
-use volume::catalog::{Catalog, VersionKey};
 
 use super::context::{Context, trace};
 use crate::Check;

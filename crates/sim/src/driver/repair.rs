@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{CopysetId, UnitId};
+use catalog::{Catalog, Copyset};
 use unit::Unit;
-use volume::catalog::{Catalog, Copyset};
 use volume::repair::{CopysetRepair, Depth, Pace, PassReport, RepairMember, Stopped, Uncommitted};
 use world::simulated::{Fault, SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Millis};
@@ -16,8 +16,8 @@ use world::{Clock, Millis};
 use super::context::{Context, trace};
 use super::volumes::TestVolumes;
 use crate::Check;
-use crate::catalog::WatchedCatalog;
 use crate::machine::{Machine, unit_id};
+use crate::watched_catalog::WatchedCatalog;
 
 /// The most units that ever exist.
 const UNITS_MAX: usize = 20;

@@ -49,7 +49,7 @@ impl TestVolumes {
         let at_most = |length: u64| length.min(size_bytes - offset);
         let edit = match kind {
             0..=8 => {
-                let data = unique_bytes(context.number() as u64, length as usize);
+                let data = unique_bytes(context.next_number() as u64, length as usize);
                 Edit::Write { offset, data }
             }
             9 | 10 => Edit::Zero(range),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::{Lineage, SnapshotId, VolumeId};
+use catalog::{Catalog, NewVolume, VersionCommit, VersionKey};
 use volume::LeaseTerm;
-use volume::catalog::{Catalog, NewVolume, VersionCommit, VersionKey};
 
 use super::context::{Context, trace};
 use crate::Check;
@@ -138,7 +138,7 @@ impl TestVolumes {
         let Some(index) = self.any_attached(context)? else {
             return Ok(());
         };
-        let id = SnapshotId::from_u128(context.number());
+        let id = SnapshotId::from_u128(context.next_number());
         let volume = &mut self.list[index];
         let Some(client) = &mut volume.client else {
             return Ok(());
@@ -163,8 +163,8 @@ impl TestVolumes {
 
     /// Creates a volume, from a version if one is given.
     pub fn create(&mut self, context: &mut Context, from: Option<VersionKey>) {
-        let id = VolumeId::from_u128(context.number());
-        let lineage = Lineage::from_u128(context.number());
+        let id = VolumeId::from_u128(context.next_number());
+        let lineage = Lineage::from_u128(context.next_number());
         let random = context.random.split();
         let setup = context.setup;
         let key = context.machine.new_key(lineage, setup.is_sealed, &random);
@@ -288,7 +288,7 @@ impl TestVolumes {
             .acquire(volume.id, machine.salt(), None)
             .expect("the volume exists");
         if let Some(network) = &machine.network {
-            network.show_from_elsewhere(volume.id, lease.epoch);
+            network.present_from_elsewhere(volume.id, lease.epoch);
         }
         volume.is_fenced = true;
     }

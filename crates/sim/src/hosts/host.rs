@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token};
-use volume::catalog::Lease;
+use catalog::Lease;
 use volume::{LeaseTerm, Volume};
 use world::Clock;
 
@@ -89,7 +89,7 @@ pub struct HostView<'a> {
 /// started, `covers` the boundary that is durable once it is answered.
 enum PendingRequest {
     Write,
-    Durable { covers: usize },
+    DurableWrite { covers: usize },
     Flush { covers: usize },
     Read { block: u64, since: usize },
 }
@@ -165,14 +165,14 @@ impl Attached {
             Started::Done => self.acknowledged(view, view.history.timeline.len(), false),
             Started::Pending if is_admitted => {
                 let covers = view.history.timeline.len();
-                self.insert(PendingRequest::Durable { covers });
+                self.insert(PendingRequest::DurableWrite { covers });
                 Ok(())
             }
             Started::Pending => {
                 self.held.push_back((self.token, edit));
                 self.insert(match durability {
                     Durability::Volatile => PendingRequest::Write,
-                    Durability::Durable => PendingRequest::Durable { covers: 0 },
+                    Durability::Durable => PendingRequest::DurableWrite { covers: 0 },
                 });
                 Ok(())
             }
@@ -279,7 +279,7 @@ impl Attached {
             self.admit(view, &edit)?;
             let covers = view.history.timeline.len();
             match self.requests.get_mut(&token) {
-                Some(PendingRequest::Durable { covers: known }) => *known = covers,
+                Some(PendingRequest::DurableWrite { covers: known }) => *known = covers,
                 _ => {
                     self.requests.insert(token, PendingRequest::Write);
                 }
@@ -305,7 +305,7 @@ impl Attached {
                 self.check_read_error(view.is_holder, &error)
             }
             (PendingRequest::Write, Ok(_)) => self.acknowledged(view, 0, false),
-            (PendingRequest::Durable { covers } | PendingRequest::Flush { covers }, Ok(_)) => {
+            (PendingRequest::DurableWrite { covers } | PendingRequest::Flush { covers }, Ok(_)) => {
                 self.acknowledged(view, covers, true)
             }
             (_, Err(error)) => self.check_error(&error),

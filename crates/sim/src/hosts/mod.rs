@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The three clocks run at the same rate; a host's may jump forward, like a clock that
-//! includes suspended time. In half of the runs units are behind daemons, which are shown
-//! the next lease, and the network between them and a host breaks.
+//! includes suspended time. In half of the runs units are behind daemons, to which the next
+//! lease is presented, and the network between them and a host breaks.
 //!
 //! Invariants:
 //!
@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, JournalFolderId, Lineage, VolumeId};
+use catalog::{Catalog, NewVolume, VersionKey};
 use volume::VolumeConfig;
-use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
 use world::Millis;
 use world::simulated::SimulatedRandom;

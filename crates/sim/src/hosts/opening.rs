@@ -2,7 +2,7 @@
 //! previous holder left.
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
-use volume::catalog::StoredVersion;
+use catalog::StoredVersion;
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError};
 use world::Disk;

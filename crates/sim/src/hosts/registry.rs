@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::{JournalFolderId, VolumeId};
-use volume::catalog::{Catalog, Lease, MemoryCatalog};
+use catalog::{Catalog, Lease, MemoryCatalog};
 use volume::seal::LeaseSalt;
 
 /// How long a lease lasts after its last renewal.

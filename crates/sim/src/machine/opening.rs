@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockSize, Lineage, VolumeId};
-use volume::catalog::{Catalog, Lease, LineageKey, StoredVersion};
+use catalog::{Catalog, Lease, LineageKey, StoredVersion};
 use volume::journal::JournalLocation;
 use volume::map::PageBudget;
 use volume::scatter::{CacheView, ImagePart};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, VerifyingKey, lineage_tag_of};
 use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, VolumeId};
+use catalog::{FreePlan, MemoryCatalog, PendingFree};
 use parking_lot::Mutex;
-use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};
 
@@ -134,7 +134,7 @@ impl Controllers {
     }
 
     fn read_scope(&self, lineage: Lineage) -> Option<Scope> {
-        use volume::catalog::Catalog as _;
+        use catalog::Catalog as _;
         let keys = self.memory.keys(lineage).ok()?;
         let lineage_tags = keys
             .iter()
@@ -167,7 +167,7 @@ impl Controllers {
                 all_members,
             } => Some((vec![self.repair_scope(copyset, all_members)?], REPAIRS_FOR)),
             CapabilityRequest::Free(id) => {
-                use volume::catalog::Catalog as _;
+                use catalog::Catalog as _;
                 let due = self.memory.due_frees(Millis(i64::MAX), 0, u32::MAX).ok()?;
                 let free = due.into_iter().find(|free| free.id == id)?;
                 let plan = FreePlan::decode(&free.plan).ok()?;
@@ -197,8 +197,8 @@ struct State {
     /// Requests whose capabilities are renewed.
     renewed: BTreeSet<CapabilityRequest>,
     links: Vec<Weak<Link>>,
-    /// Whether capabilities are being shown: the requests for that renew none.
-    is_showing: bool,
+    /// Whether capabilities are being presented: the requests for that renew none.
+    is_presenting: bool,
 }
 
 /// The capabilities of a host's process.
@@ -219,7 +219,7 @@ impl CapabilityCache {
         }
     }
 
-    /// Adds a link to a daemon: capabilities are shown on it.
+    /// Adds a link to a daemon: capabilities are presented on it.
     pub fn add(&self, link: &Arc<Link>) {
         self.state.lock().links.push(Arc::downgrade(link));
     }
@@ -228,7 +228,7 @@ impl CapabilityCache {
         self.controllers.clock.monotonic()
     }
 
-    /// All valid capabilities: they are shown first on a new connection.
+    /// All valid capabilities: they are presented first on a new connection.
     #[must_use]
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.now();
@@ -289,7 +289,7 @@ impl CapabilityCache {
         state.granted.retain(|request, _| is_other(request));
     }
 
-    /// Obtains capabilities, and shows them to all daemons.
+    /// Obtains capabilities, and presents them to all daemons.
     fn obtain(&self, request: CapabilityRequest) {
         let now = self.now();
         let answer = self.controllers.scopes(request);
@@ -305,14 +305,14 @@ impl CapabilityCache {
         state.granted.insert(request, granted);
         state.granted.retain(|_, granted| granted.ends > now);
         let links: Vec<Arc<Link>> = state.links.iter().filter_map(Weak::upgrade).collect();
-        let was_showing = std::mem::replace(&mut state.is_showing, true);
+        let was_presenting = std::mem::replace(&mut state.is_presenting, true);
         drop(state);
         for link in links {
             capabilities
                 .iter()
-                .for_each(|capability| link.show(capability));
+                .for_each(|capability| link.present(capability));
         }
-        self.state.lock().is_showing = was_showing;
+        self.state.lock().is_presenting = was_presenting;
     }
 
     /// Renews the capabilities that are due. Called before each request of the host, in
@@ -322,7 +322,7 @@ impl CapabilityCache {
             let now = self.now();
             let due = {
                 let state = self.state.lock();
-                if state.is_showing {
+                if state.is_presenting {
                     return;
                 }
                 let is_due = |request: &&CapabilityRequest| {

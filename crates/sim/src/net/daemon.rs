@@ -215,7 +215,7 @@ impl Daemon {
     }
 
     /// The unit is rolled back to an earlier state: it no longer knows the fences that it
-    /// was shown since.
+    /// was presented since.
     pub fn forget_fences(&self) {
         self.state.lock().witness.forget_fences();
     }
@@ -357,8 +357,8 @@ impl Daemon {
         true
     }
 
-    /// Another host shows a capability, on a connection of its own.
-    pub fn show(&self, cluster: ClusterId, holder: [u8; 32], signed: &[u8]) {
+    /// Another host presents a capability, on a connection of its own.
+    pub fn present(&self, cluster: ClusterId, holder: [u8; 32], signed: &[u8]) {
         let Some(connection) = self.connect(holder) else {
             return;
         };

@@ -2,7 +2,7 @@
 //! with the faults that the seed chooses.
 //!
 //! ```text
-//!   send ─► queue ──┐            1. connect, greet, show capabilities
+//!   send ─► queue ──┐            1. connect, greet, present capabilities
 //!   try_send ───────┤ pump:      2. send the queued requests        ◄── faults
 //!        └─ a job ──┘            3. the daemon carries them out     ◄── faults
 //!                                4. complete them with the answers  ◄── faults
@@ -156,8 +156,8 @@ impl Link {
         }
     }
 
-    /// Shows a capability. If the last connection failed, the next one begins with it.
-    pub fn show(&self, capability: &[u8]) {
+    /// Presents a capability. If the last connection failed, the next one begins with it.
+    pub fn present(&self, capability: &[u8]) {
         if !self.queue.lock().is_unavailable {
             self.enqueue(&Request::Present(capability), ignored());
             self.pump();

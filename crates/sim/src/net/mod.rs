@@ -39,8 +39,8 @@ use self::daemon::Daemon;
 use self::faults::LinkFaults;
 use self::link::Link;
 use self::record::{Counts, Records};
-use crate::catalog::WatchedCatalog;
 use crate::setup::NetSetup;
+use crate::watched_catalog::WatchedCatalog;
 
 /// One host's view of the network.
 pub struct Network {
@@ -235,14 +235,14 @@ impl Network {
         }
     }
 
-    /// A host outside of the run acquires a lease, and shows it to the units that it
+    /// A host outside of the run acquires a lease, and presents it to the units that it
     /// reaches.
-    pub fn show_from_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
+    pub fn present_from_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
         let holder = [2; 32];
         let signed = self.controllers.lease(holder, volume, epoch);
         for daemon in &self.daemons {
             if self.random.below(4) > 0 {
-                daemon.show(self.cluster, holder, &signed);
+                daemon.present(self.cluster, holder, &signed);
             }
         }
     }

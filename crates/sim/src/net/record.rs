@@ -31,7 +31,7 @@ pub struct Counts {
     pub crashed: u64,
     /// Falsified answers to reads.
     pub falsified: u64,
-    /// Changes that were refused because a newer lease or *repair* was shown, or the same
+    /// Changes that were refused because a newer lease or *repair* was presented, or the same
     /// one on a newer connection.
     pub refused_older: u64,
 }

@@ -21,7 +21,7 @@ const SEEN_MAX: usize = 32;
 
 /// A request, as far as it is checked.
 enum ObservedRequest {
-    Show(Vec<u8>),
+    Present(Vec<u8>),
     Change(Change),
     Read { run: SlotRun, slot_bytes: u32 },
     Other,
@@ -64,8 +64,8 @@ pub struct Tap {
     frames: Frames,
     /// Requests without an answer, by tag.
     requests: BTreeMap<u64, ObservedRequest>,
-    /// The capabilities that were shown on this connection.
-    shown: Vec<Capability>,
+    /// The capabilities that were presented on this connection.
+    presented: Vec<Capability>,
 }
 
 impl Tap {
@@ -76,23 +76,23 @@ impl Tap {
             connection,
             frames: Frames::new(BODY_BYTES_MAX),
             requests: BTreeMap::new(),
-            shown: Vec::new(),
+            presented: Vec::new(),
         }
     }
 }
 
-/// The capabilities that one unit was shown, on all connections to all processes of its
+/// The capabilities presented to one unit, on all connections to all processes of its
 /// daemon.
 pub struct Witness {
     unit: UnitId,
     key: VerifyingKey,
     records: Records,
-    /// The newest epoch that was shown for each fence.
+    /// The newest epoch that was presented for each fence.
     newest: BTreeMap<Fence, u32>,
-    /// The connection on which each lease was shown last.
+    /// The connection on which each lease was presented last.
     leases_on: BTreeMap<(Fence, u32), u64>,
     /// The newest *repair* of each copyset: when it was made, and the connection on which
-    /// it was shown.
+    /// it was presented.
     repairs_on: BTreeMap<CopysetId, (Millis, u64)>,
     falsified_one_in: u64,
     /// Earlier answers to reads.
@@ -102,7 +102,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// A witness of a unit that was shown nothing yet.
+    /// A witness of a unit to which nothing was presented yet.
     #[must_use]
     pub fn new(unit: UnitId, key: VerifyingKey, records: Records) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Tap {
                 Request::Replace { part, .. } => Change::of_one("replace", part.segment, true),
                 other => {
                     let request = match other {
-                        Request::Present(signed) => ObservedRequest::Show(signed.to_vec()),
+                        Request::Present(signed) => ObservedRequest::Present(signed.to_vec()),
                         Request::Read { run, slot_bytes } => {
                             ObservedRequest::Read { run, slot_bytes }
                         }
@@ -205,8 +205,8 @@ impl Tap {
                 records.counts.reordered += u64::from(arrival == Arrival::Reordered);
             }
             match request {
-                Some(ObservedRequest::Show(signed)) if is_done => {
-                    self.record_shown(&signed, witness);
+                Some(ObservedRequest::Present(signed)) if is_done => {
+                    self.record_presented(&signed, witness);
                 }
                 Some(ObservedRequest::Change(change)) => {
                     self.check(&change, is_done, arrival, witness);
@@ -226,7 +226,7 @@ impl Tap {
     }
 
     /// Records a capability that the daemon has accepted.
-    fn record_shown(&mut self, signed: &[u8], witness: &mut Witness) {
+    fn record_presented(&mut self, signed: &[u8], witness: &mut Witness) {
         let Ok(capability) = witness.key.verify(signed) else {
             witness.report("a capability without a valid signature was accepted".to_owned());
             return;
@@ -249,11 +249,11 @@ impl Tap {
                 *on = this.max(*on);
             }
         }
-        self.shown.push(capability);
+        self.presented.push(capability);
     }
 
     /// Checks that a change which was done was permitted: by a capability of this
-    /// connection, and not by one that is older than another one that the unit was shown.
+    /// connection, and not by one that is older than another one that was presented to the unit.
     fn check(&self, change: &Change, is_done: bool, arrival: Arrival, witness: &Witness) {
         let is_late = arrival == Arrival::Late;
         let (name, unit) = (change.name, witness.unit);
@@ -273,12 +273,12 @@ impl Tap {
         }
     }
 
-    /// The rights to change a segment that were shown on this connection.
+    /// The rights to change a segment that were presented on this connection.
     fn rights_to(&self, segment: SegmentId, is_free: bool, witness: &Witness) -> Rights {
         let valid = self
-            .shown
+            .presented
             .iter()
-            .filter(|shown| shown.ends.0 + SLACK_MS >= witness.now.0);
+            .filter(|capability| capability.ends.0 + SLACK_MS >= witness.now.0);
         let mut rights = Rights::default();
         for capability in valid {
             let (applies, is_newest) = match &capability.scope {

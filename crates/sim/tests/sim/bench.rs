@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use base::{
     BlockDevice, Completion, Durability, IoError, Lineage, Outcome, Request, Started, VolumeId,
 };
+use catalog::{Catalog, NewVolume, VersionKey};
 use sim::audit::{self, Nonces, WalkedVersion};
 use sim::machine::Machine;
 use sim::setup::Setup;
 use std::time::Duration;
 use volume::Volume;
-use volume::catalog::{Catalog, NewVolume, VersionKey};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 

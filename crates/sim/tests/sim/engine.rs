@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use base::{BlockDevice, BlockSize, Durability, IoError, Request, Started};
+use catalog::{Catalog, VersionKey};
 use volume::Volume;
-use volume::catalog::{Catalog, VersionKey};
 use volume::clean::Removal;
 use world::simulated::Fault;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
+use catalog::Erasure;
 use sim::setup::Setup;
 use testkit::units::InjectedFaults;
 use volume::Volume;
-use volume::catalog::Erasure;
 
 use crate::bench::Bench;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use base::{
     BlockDevice, Completion, Durability, JournalFolderId, Outcome, Request, Started, VolumeId,
 };
+use catalog::{Catalog, CatalogError, Lease, NamedJournal};
 use sim::machine::Machine;
-use volume::catalog::{Catalog, CatalogError, Lease, NamedJournal};
 use volume::journal::{JournalError, JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError, Volume};
 use world::{Clock, Disk};

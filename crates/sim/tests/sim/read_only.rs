@@ -2,9 +2,9 @@
 
 use base::{BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Request};
 use base::{SnapshotId, Started, ZeroMode};
+use catalog::{Catalog, VersionKey};
 use sim::setup::Setup;
 use volume::ReadOnlyVolume;
-use volume::catalog::{Catalog, VersionKey};
 use volume::clean::Removal;
 
 use crate::bench::Bench;

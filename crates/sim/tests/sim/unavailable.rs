@@ -7,10 +7,10 @@ use base::{
     BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Request, Started,
     Token,
 };
+use catalog::{Catalog, Erasure};
 use sim::machine::Machine;
 use sim::setup::Setup;
 use testkit::units::InjectedFaults;
-use volume::catalog::{Catalog, Erasure};
 use volume::{READS_WAIT_MAX, Volume};
 use world::simulated::Fault;
 

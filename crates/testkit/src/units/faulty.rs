@@ -92,13 +92,13 @@ impl FaultyUnit {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
     /// Changes what goes wrong from here on.
     pub fn set(&self, faults: InjectedFaults) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.faults = faults;
         let held = match faults.holds_reads {
             true => Vec::new(),
@@ -113,32 +113,32 @@ impl FaultyUnit {
     /// The number of reads that hang.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.state().held.len()
+        self.lock().held.len()
     }
 
     /// How many calls were spoilt so far, delays not counted.
     #[must_use]
     pub fn injected(&self) -> u64 {
-        self.state().injected
+        self.lock().injected
     }
 
     /// How long calls were delayed since this was last asked; the driver may
     /// advance its clock by it.
     pub fn take_waited(&self) -> Duration {
-        std::mem::take(&mut self.state().waited)
+        std::mem::take(&mut self.lock().waited)
     }
 
     fn is_struck(&self, one_in: u64) -> bool {
         let is_struck = self.random.one_in(one_in);
         if is_struck {
-            self.state().injected += 1;
+            self.lock().injected += 1;
         }
         is_struck
     }
 
     /// Delays the call, or fails it because the unit is missing.
     fn begin(&self) -> Result<InjectedFaults, UnitError> {
-        let mut state = self.state();
+        let mut state = self.lock();
         let faults = state.faults;
         if self.random.one_in(faults.delays_one_in) {
             state.waited += faults.delay;
@@ -176,7 +176,7 @@ impl FaultyUnit {
     }
 
     fn remember(&self, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.faults.misdirected_one_in == 0 {
             return;
         }
@@ -202,7 +202,7 @@ impl FaultyUnit {
         self.remember(slot_bytes, tags, data);
         if self.is_struck(faults.misdirected_one_in) {
             let slot = self.random.index(tags.len());
-            let state = self.state();
+            let state = self.lock();
             if let Some(seen) = state.seen.get(&slot_bytes).filter(|seen| !seen.is_empty()) {
                 let (tag, content) = &seen[self.random.index(seen.len())];
                 tags[slot] = *tag;
@@ -279,7 +279,7 @@ impl UnitLayer for FaultyUnit {
         sync: impl FnOnce(&dyn Unit) -> Result<(), UnitError>,
     ) -> Result<(), UnitError> {
         match self.around(op, sync) {
-            Err(UnitError::NoSegment { .. }) if self.state().faults.lost_puts_one_in > 0 => Ok(()),
+            Err(UnitError::NoSegment { .. }) if self.lock().faults.lost_puts_one_in > 0 => Ok(()),
             other => other,
         }
     }
@@ -310,7 +310,7 @@ impl UnitLayer for FaultyUnit {
     }
 
     fn on_read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        let mut state = self.state();
+        let mut state = self.lock();
         let is_begun = self.random.one_in(state.faults.async_reads_one_in);
         if is_begun && state.faults.holds_reads {
             state.held.push(done);

@@ -41,7 +41,7 @@ pub use health::{
     Calls, Durations, Health, HealthReport, Moment, OpClass, TrackedUnit, Traffic, UnitState,
 };
 pub use layer::{UnitLayer, UnitOp};
-pub use marker::{MARKER_FILE, Marker, MarkerError};
+pub use marker::{MARKER_BYTES_MAX, MARKER_FILE, Marker, MarkerError};
 pub use owner::Owner;
 pub use unit::{
     Fact, NOTE_BYTES, Put, Read, ReadDone, ReadSlots, Replacement, ReplacementPart, SegmentSlots,

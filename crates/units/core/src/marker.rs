@@ -6,12 +6,16 @@
 use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 
+use super::error::UnitError;
 use super::owner::Owner;
 
-/// Name of the marker's file in a folder, or of its object in a pool.
+/// Name of the marker's file in a folder, or of its object in a bucket or a pool.
 pub const MARKER_FILE: &str = "scree-unit.toml";
 
-/// The version of the layout that this program reads and writes.
+/// Maximum length of a marker that is read, in bytes.
+pub const MARKER_BYTES_MAX: usize = 64 << 10;
+
+/// The version of the layout that this program reads and writes, for all kinds of units.
 const FORMAT: u32 = 1;
 
 /// The content of a marker.
@@ -40,6 +44,20 @@ pub enum MarkerError {
         /// The reason.
         reason: String,
     },
+}
+
+impl MarkerError {
+    /// The error of the unit at `url`, whose marker this is.
+    #[must_use]
+    pub fn of_unit(self, url: String) -> UnitError {
+        match self {
+            Self::Newer { found, known } => UnitError::Newer { url, found, known },
+            Self::Unreadable { reason } => UnitError::Missing {
+                url,
+                reason: format!("its {MARKER_FILE} cannot be read: {reason}"),
+            },
+        }
+    }
 }
 
 /// The field that identifies the format.
@@ -93,8 +111,8 @@ impl Marker {
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
-            "# This folder is a storage unit of Scree. Only the cluster named here can use\n\
-             # it. Do not copy it: two units with one id are refused.\n\
+            "# This marks a storage unit of Scree. Only the cluster named here can use it.\n\
+             # Do not copy it: two units with one id are refused.\n\
              {text}"
         )
     }

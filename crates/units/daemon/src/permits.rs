@@ -154,7 +154,8 @@ impl Permit {
     pub fn set_host(&self, host: String) {
         let mut state = self.permits.lock();
         let kind = Kind::Host(host);
-        let is_lasting = |one: &&Entry| one.kind == kind && !one.is_over.load(Ordering::Relaxed);
+        let is_lasting =
+            |entry: &&Entry| entry.kind == kind && !entry.is_over.load(Ordering::Relaxed);
         let lasting: Vec<&Entry> = state.entries.values().filter(is_lasting).collect();
         if lasting.len() >= PER_HOST_MAX {
             lasting[0].is_over.store(true, Ordering::Relaxed);

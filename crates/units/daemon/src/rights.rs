@@ -353,8 +353,8 @@ fn has_ended(ends: Millis, now: Millis) -> bool {
 }
 
 fn prolong<T: Eq + std::hash::Hash>(all: &mut HashMap<T, Millis>, these: Vec<T>, ends: Millis) {
-    for one in these {
-        let known = all.entry(one).or_insert(ends);
+    for item in these {
+        let known = all.entry(item).or_insert(ends);
         *known = ends.max(*known);
     }
 }

@@ -126,7 +126,10 @@ impl Server {
         let shared = Arc::new(Shared {
             budget: Budget::new(config.limits.held_bytes_max),
             config: RwLock::new(config),
-            keepers: keepers.into_iter().map(|one| (one.id(), one)).collect(),
+            keepers: keepers
+                .into_iter()
+                .map(|keeper| (keeper.id(), keeper))
+                .collect(),
             pool: Arc::clone(&world.pool),
             clock: Arc::clone(&world.clock),
             permits: Arc::default(),

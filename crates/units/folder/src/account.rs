@@ -73,25 +73,25 @@ impl State {
 }
 
 impl Account {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock()
     }
 
     /// Sets the room that a segment takes, in bytes.
     pub(super) fn set(&self, segment: SegmentId, bytes: u64) {
-        self.state().set(segment, bytes);
+        self.lock().set(segment, bytes);
     }
 
     /// Removes a segment.
     pub(super) fn remove(&self, segment: SegmentId) {
-        self.state().remove(segment);
+        self.lock().remove(segment);
     }
 
     /// The number of segments and their room in bytes, after scanning for a while if that is
     /// due.
     pub(super) fn stat(&self, root: &Root, clock: &dyn Clock) -> io::Result<(u64, u64)> {
         let now = clock.monotonic();
-        let scan_ms_max = match self.state().finished {
+        let scan_ms_max = match self.lock().finished {
             None => FIRST_SCAN_MS_MAX,
             Some(at) if now.saturating_sub(at) > Duration::from_secs(RESCAN_AFTER_S) => {
                 RESCAN_MS_MAX
@@ -100,26 +100,26 @@ impl Account {
         };
         let end = now + Duration::from_millis(scan_ms_max);
         while clock.monotonic() < end {
-            let folder = self.state().next;
+            let folder = self.lock().next;
             self.scan(root, folder)?;
-            let mut state = self.state();
+            let mut state = self.lock();
             state.next = (folder + 1) % FOLDERS;
             if state.next == 0 {
                 state.finished = Some(clock.monotonic());
                 break;
             }
         }
-        let state = self.state();
+        let state = self.lock();
         Ok((state.segments, state.sectors * SECTOR_BYTES))
     }
 
     /// Clears the account: the folder was unavailable and may be another one now.
     pub(super) fn forget(&self) {
-        *self.state() = State::default();
+        *self.lock() = State::default();
     }
 
     fn scan(&self, root: &Root, folder: usize) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.lock();
         let mut names = Vec::new();
         match root.disk.list(&root.folder(folder)) {
             Ok(entries) => {
@@ -138,7 +138,7 @@ impl Account {
         }
         drop(state);
         for segment in names {
-            let mut state = self.state();
+            let mut state = self.lock();
             let file = root.disk.open(&root.file(segment), OpenMode::Read);
             match file.and_then(|file| file.allocated()) {
                 Ok(bytes) => state.set(segment, bytes),

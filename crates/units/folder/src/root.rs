@@ -26,14 +26,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{CopysetId, SegmentId, url};
 use parking_lot::Mutex;
-use unit::{Marker, MarkerError, Owner, UnitError};
+use unit::{Marker, Owner, UnitError};
 use world::{Disk, OpenMode, WrongKind};
 
 /// Number of sub-folders that segments are spread over.
 pub(super) const FOLDERS: usize = 1024;
-
-/// Maximum length of a marker that is read, in bytes.
-const MARKER_BYTES_MAX: u64 = 64 << 10;
 
 /// Number of the sub-folder that holds a segment.
 pub(super) fn folder_of(segment: SegmentId) -> usize {
@@ -108,7 +105,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
     let url = url.to_owned();
     let read = || {
         let file = disk.open(Path::new(unit::MARKER_FILE), OpenMode::Read)?;
-        let mut text = vec![0; file.length()?.min(MARKER_BYTES_MAX) as usize];
+        let mut text = vec![0; file.length()?.min(unit::MARKER_BYTES_MAX as u64) as usize];
         file.read_at(&mut text, 0)?;
         Ok(text)
     };
@@ -135,13 +132,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
             Err(why) => unit_error(&url, "list its folder", why),
         }
     })?;
-    Marker::parse(&text).map_err(|error| match error {
-        MarkerError::Newer { found, known } => UnitError::Newer { url, found, known },
-        MarkerError::Unreadable { reason } => UnitError::Missing {
-            url,
-            reason: format!("its {} cannot be read: {reason}", unit::MARKER_FILE),
-        },
-    })
+    Marker::parse(&text).map_err(|error| error.of_unit(url))
 }
 
 /// Converts an error of the operating system at the unit at `url`.

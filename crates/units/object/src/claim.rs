@@ -11,11 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{Error, PutMode, UpdateVersion};
-use unit::Owner;
-use unit::UnitError;
+use unit::{MARKER_BYTES_MAX, MARKER_FILE, Marker, Owner, UnitError};
 
 use crate::bucket::Bucket;
-use crate::marker::{self, Conditional, Marker, MarkerError};
+use crate::marker::{Conditional, ObjectMarker};
 use crate::object::Inner;
 
 /// Time for which a verified marker allows puts, which destroy nothing. Other changes verify the
@@ -31,55 +30,54 @@ const PROBES: [&[u8]; 3] = [b"probe", b"probe, again", b"probe, and again"];
 
 /// The marker and its version.
 struct Found {
-    marker: Marker,
+    marker: ObjectMarker,
     version: UpdateVersion,
 }
 
 /// Reads the marker below `bucket`'s prefix.
-pub(crate) async fn identify(bucket: &Bucket) -> Result<Marker, UnitError> {
+pub(crate) async fn identify(bucket: &Bucket) -> Result<ObjectMarker, UnitError> {
     Ok(read_marker(bucket).await?.marker)
 }
 
 async fn read_marker(bucket: &Bucket) -> Result<Found, UnitError> {
     let url = bucket.url.clone();
-    let path = bucket.path(marker::NAME);
-    let found = match bucket.get(&path, None, None, marker::BYTES_MAX).await {
+    let path = bucket.path(MARKER_FILE);
+    let found = match bucket.get(&path, None, None, MARKER_BYTES_MAX as u64).await {
         Err(Error::NotFound { source, .. }) => {
             return Err(UnitError::Missing {
                 url,
-                reason: format!("there is no {}: {source}", marker::NAME),
+                reason: format!("there is no {MARKER_FILE}: {source}"),
             });
         }
         other => other.map_err(|error| bucket.read_error("read its marker", error))?,
     };
-    match Marker::parse(&found.bytes) {
+    match ObjectMarker::parse(&found.bytes) {
         Ok(marker) => Ok(Found {
             marker,
             version: found.version,
         }),
-        Err(MarkerError::Newer { found, known }) => Err(UnitError::Newer { url, found, known }),
-        Err(MarkerError::Unreadable { reason }) => Err(UnitError::Missing {
-            url,
-            reason: format!("its {} cannot be read: {reason}", marker::NAME),
-        }),
+        Err(error) => Err(error.of_unit(url)),
     }
 }
 
 impl Inner {
     /// Checks that the prefix is the expected unit, with any owner, and returns its marker.
-    pub(crate) async fn check(&self) -> Result<Marker, UnitError> {
+    pub(crate) async fn check(&self) -> Result<ObjectMarker, UnitError> {
         Ok(self.find().await?.marker)
     }
 
     async fn find(&self) -> Result<Found, UnitError> {
         let found = read_marker(&self.bucket).await?;
-        let reason = if found.marker.cluster != self.cluster {
+        let reason = if found.marker.common.cluster != self.cluster {
             format!(
                 "it is a unit of {}, and this is {}; a unit of another cluster cannot be taken over",
-                found.marker.cluster, self.cluster
+                found.marker.common.cluster, self.cluster
             )
-        } else if found.marker.unit != self.unit {
-            format!("it is {} and should be {}", found.marker.unit, self.unit)
+        } else if found.marker.common.unit != self.unit {
+            format!(
+                "it is {} and should be {}",
+                found.marker.common.unit, self.unit
+            )
         } else {
             return Ok(found);
         };
@@ -91,7 +89,7 @@ impl Inner {
     pub(crate) async fn verify(&self) -> Result<Conditional, UnitError> {
         let found = self.check().await?;
         if let Some(own) = &self.owner {
-            match found.owner {
+            match found.common.owner {
                 Some(holder) if holder == *own => {}
                 Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
                 // The reason is the error of the last claim.
@@ -138,7 +136,7 @@ impl Inner {
             let Some(own) = &self.owner else {
                 return Ok(());
             };
-            match found.marker.owner {
+            match found.marker.common.owner {
                 Some(holder) if holder == *own => break,
                 Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
                 _ => {}
@@ -169,13 +167,15 @@ impl Inner {
     }
 
     async fn put_marker(&self, conditional: Conditional, mode: PutMode) -> Result<(), Error> {
-        let marker = Marker {
-            cluster: self.cluster,
-            unit: self.unit,
-            owner: self.owner.clone(),
+        let marker = ObjectMarker {
+            common: Marker {
+                cluster: self.cluster,
+                unit: self.unit,
+                owner: self.owner.clone(),
+            },
             conditional,
         };
-        let path = self.bucket.path(marker::NAME);
+        let path = self.bucket.path(MARKER_FILE);
         let text = Bytes::from(marker.encode());
         self.bucket.put(&path, text, mode, conditional).await?;
         Ok(())
@@ -221,12 +221,15 @@ impl Inner {
     /// Checks that there is no unit at `above`, which would contain this one. A prefix that cannot
     /// be read counts as no unit: this host may have no right to it.
     async fn check_above(&self, above: &Path) -> Result<(), UnitError> {
-        let path = above.clone().join(marker::NAME);
-        let found = self.bucket.get(&path, None, None, marker::BYTES_MAX).await;
-        match found.map(|found| Marker::parse(&found.bytes)) {
+        let path = above.clone().join(MARKER_FILE);
+        let found = self
+            .bucket
+            .get(&path, None, None, MARKER_BYTES_MAX as u64)
+            .await;
+        match found.map(|found| ObjectMarker::parse(&found.bytes)) {
             Ok(Ok(marker)) => Err(self.foreign(format!(
                 "it is within {above:?}, which is {} of {}; choose a prefix outside it",
-                marker.unit, marker.cluster
+                marker.common.unit, marker.common.cluster
             ))),
             Ok(Err(_)) | Err(_) => Ok(()),
         }

@@ -46,7 +46,7 @@ mod reclaim;
 mod write;
 
 pub use location::{ANSWER_TIMEOUT, Location, LocationError, is_object_url};
-pub use marker::{Conditional, Marker};
+pub use marker::{Conditional, ObjectMarker};
 pub use object::ObjectUnit;
 pub use profile::ProfileError;
 

@@ -1,20 +1,9 @@
-//! The marker: the object that distinguishes a unit from any other prefix of a bucket.
+//! [`ObjectMarker`]: the marker of a unit in a bucket, which also records the store's features.
 //!
-//! It is created last, so without one there is no unit. As a folder's marker, it names the
-//! cluster, the unit and the owner; besides, it records the store's features.
+//! It is created last, so without one there is no unit.
 
-use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
-use unit::Owner;
-
-/// Name of the marker below the unit's prefix.
-pub(crate) const NAME: &str = "scree-unit.toml";
-
-/// The version of the layout that this program reads and writes.
-const FORMAT: u32 = 1;
-
-/// Maximum length of a marker that is read, in bytes.
-pub(crate) const BYTES_MAX: u64 = 64 << 10;
+use unit::{Marker, MarkerError};
 
 /// The conditional requests that a store supports, found out when the unit was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,86 +16,63 @@ pub struct Conditional {
 
 /// The content of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Marker {
-    /// The cluster that the unit belongs to.
-    pub cluster: ClusterId,
-    /// The unit.
-    pub unit: UnitId,
-    /// The owner, once it was claimed.
-    pub owner: Option<Owner>,
+pub struct ObjectMarker {
+    /// The fields that the markers of all kinds of units have.
+    pub common: Marker,
     /// The conditional requests that the store supports.
     pub conditional: Conditional,
 }
 
-/// Why a marker cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum MarkerError {
-    /// A newer Scree wrote it.
-    Newer { found: u32, known: u32 },
-    /// It is not a marker.
-    Unreadable { reason: String },
-}
-
-/// The field that identifies the format.
-#[derive(Deserialize)]
-struct AnyFormat {
-    format: u32,
-}
-
+/// The fields that only the marker of an object unit has.
 #[derive(Serialize, Deserialize)]
-struct Text {
-    format: u32,
-    cluster: String,
-    unit: String,
+struct StoreFields {
     conditional: Conditional,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<Owner>,
 }
 
-impl Marker {
+impl ObjectMarker {
     pub(crate) fn parse(text: &[u8]) -> Result<Self, MarkerError> {
+        let common = Marker::parse(text)?;
         let unreadable = |reason: &dyn std::fmt::Display| MarkerError::Unreadable {
             reason: reason.to_string(),
         };
         let text = std::str::from_utf8(text).map_err(|error| unreadable(&error))?;
-        let any: AnyFormat = toml::from_str(text).map_err(|error| unreadable(&error.message()))?;
-        if any.format > FORMAT {
-            return Err(MarkerError::Newer {
-                found: any.format,
-                known: FORMAT,
-            });
-        }
-        let text: Text = toml::from_str(text).map_err(|error| unreadable(&error.message()))?;
+        let fields: StoreFields =
+            toml::from_str(text).map_err(|error| unreadable(&error.message()))?;
         Ok(Self {
-            cluster: text.cluster.parse().map_err(|error| unreadable(&error))?,
-            unit: text.unit.parse().map_err(|error| unreadable(&error))?,
-            owner: text.owner,
-            conditional: text.conditional,
+            common,
+            conditional: fields.conditional,
         })
     }
 
     pub(crate) fn encode(&self) -> String {
-        let text = Text {
-            format: FORMAT,
-            cluster: self.cluster.to_string(),
-            unit: self.unit.to_string(),
+        let fields = StoreFields {
             conditional: self.conditional,
-            owner: self.owner.clone(),
         };
-        let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
-        format!(
-            "# The objects with this prefix are a storage unit of Scree. Only the cluster\n\
-             # named here can use them. Do not copy them: two units with one id are refused.\n\
-             {text}"
-        )
+        let fields = toml::to_string(&fields).expect("booleans can be written as TOML");
+        format!("{}\n{fields}", self.common.encode())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use base::DatabaseId;
+    use base::{ClusterId, DatabaseId, UnitId};
+    use unit::Owner;
 
     use super::*;
+
+    fn marker(owner: Option<Owner>) -> ObjectMarker {
+        ObjectMarker {
+            common: Marker {
+                cluster: ClusterId::from_u128(1),
+                unit: UnitId::from_u128(2),
+                owner,
+            },
+            conditional: Conditional {
+                create: true,
+                update: false,
+            },
+        }
+    }
 
     #[test]
     fn a_marker_round_trips() {
@@ -116,34 +82,22 @@ mod tests {
             place: "/srv/\"a\\ b\"\n on vm1".to_owned(),
         };
         for owner in [None, Some(owner)] {
-            let marker = Marker {
-                cluster: ClusterId::from_u128(1),
-                unit: UnitId::from_u128(2),
-                owner,
-                conditional: Conditional {
-                    create: true,
-                    update: false,
-                },
-            };
+            let marker = marker(owner);
             let text = marker.encode();
-            let parsed = Marker::parse(text.as_bytes());
+            let parsed = ObjectMarker::parse(text.as_bytes());
             // Owners are equal wherever they are served; their texts are not.
-            assert_eq!(parsed.as_ref().map(Marker::encode), Ok(text));
+            assert_eq!(parsed.as_ref().map(ObjectMarker::encode), Ok(text));
             assert_eq!(parsed, Ok(marker));
         }
     }
 
     #[test]
     fn other_texts_are_refused_and_newer_ones_named_so() {
-        let newer = Marker::parse(b"format = 7\nclan = 1\n");
+        let newer = ObjectMarker::parse(b"format = 7\nclan = 1\n");
         assert_eq!(newer, Err(MarkerError::Newer { found: 7, known: 1 }));
-        for text in [
-            &b""[..],
-            b"format = 1",
-            b"\xff\xfe",
-            b"format = 1\ncluster = \"x\"\nunit = \"unit-00000000000000002\"",
-        ] {
-            let parsed = Marker::parse(text);
+        let without_features = marker(None).common.encode();
+        for text in [&b""[..], b"format = 1", without_features.as_bytes()] {
+            let parsed = ObjectMarker::parse(text);
             assert!(
                 matches!(parsed, Err(MarkerError::Unreadable { .. })),
                 "{parsed:?}"

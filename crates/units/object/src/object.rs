@@ -24,7 +24,7 @@ use crate::account::Account;
 use crate::bucket::Bucket;
 use crate::heads::Heads;
 use crate::location::Location;
-use crate::marker::{Conditional, Marker};
+use crate::marker::{Conditional, ObjectMarker};
 use crate::reclaim::ReclaimQueue;
 use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim};
 
@@ -123,7 +123,7 @@ impl ObjectUnit {
     /// # Errors
     /// [`UnitError::Missing`] if it is no unit, [`UnitError::Newer`] if this program cannot read
     /// it.
-    pub fn identify(runtime: &Handle, location: &Location) -> Result<Marker, UnitError> {
+    pub fn identify(runtime: &Handle, location: &Location) -> Result<ObjectMarker, UnitError> {
         runtime.block_on(claim::identify(&Bucket::new(location)))
     }
 

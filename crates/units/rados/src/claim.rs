@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use unit::{MARKER_FILE, Marker, MarkerError, Owner, UnitError};
+use unit::{MARKER_BYTES_MAX, MARKER_FILE, Marker, Owner, UnitError};
 
 use crate::access::{METADATA_TIMEOUT, PoolAccess};
 use crate::pool::{Change, Errno};
@@ -18,9 +18,6 @@ const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
 /// Number of attempts of a claim when others claim the unit concurrently.
 const CLAIMS_MAX: usize = 3;
-
-/// Maximum length of a marker that is read, in bytes.
-const MARKER_BYTES_MAX: usize = 64 << 10;
 
 /// The content of a probe. It is written twice, side by side, which needs a pool that supports
 /// partial writes.
@@ -41,11 +38,7 @@ pub(crate) fn read_marker(access: &PoolAccess) -> Result<(Marker, Vec<u8>), Unit
     };
     match Marker::parse(&text) {
         Ok(marker) => Ok((marker, text)),
-        Err(MarkerError::Newer { found, known }) => Err(UnitError::Newer { url, found, known }),
-        Err(MarkerError::Unreadable { reason }) => Err(UnitError::Missing {
-            url,
-            reason: format!("its {MARKER_FILE} cannot be read: {reason}"),
-        }),
+        Err(error) => Err(error.of_unit(url)),
     }
 }
 

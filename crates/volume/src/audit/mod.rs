@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::{BlockIndex, UnitId};
+use catalog::StoredVersion;
 
-use crate::catalog::StoredVersion;
 use crate::engine::{OpenError, StoredPages, open_version};
 use crate::map::{Entry, Leaves, PAGE_BYTES};
 use crate::scatter::{

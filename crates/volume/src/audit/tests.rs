@@ -5,15 +5,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::{BlockSize, ClusterId, CopysetId, Lineage, Sequence, VolumeId};
+use catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume, VersionKey};
 use unit::TrackedUnit;
 use unit_folder::FolderUnit;
 use world::simulated::{Fault, Simulation};
 use world::{Millis, OpenMode};
 
 use super::*;
-use crate::catalog::{
-    Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume, VersionKey,
-};
 use crate::lease_term::LeaseTerm;
 use crate::map::{Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 use crate::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};

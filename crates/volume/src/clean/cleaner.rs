@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use base::{SegmentId, Slot};
+use catalog::{
+    BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
+};
 use parking_lot::Mutex;
 use unit::UnitError;
 use world::Millis;
 
 use super::dead::{Side, View, dead};
-use crate::catalog::{
-    BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
-};
 use crate::engine::{OpenError, StoredPages, open_version};
 use crate::scatter::erasure::reclaim_if;
 use crate::scatter::{ReadError, Store};
@@ -231,12 +231,12 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use base::{ClusterId, CopysetId, LineageTag, Location, SegmentId, Slot, UnitId};
+    use catalog::{Copyset, MemoryCatalog};
     use unit::{Put, TrackedUnit, Unit as _};
     use unit_folder::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
     use super::*;
-    use crate::catalog::{Copyset, MemoryCatalog};
     use crate::clean::sweep;
 
     const SLOT_BYTES: u32 = 4096;
@@ -379,10 +379,10 @@ mod tests {
         open.iter()
             .chain(&whole)
             .for_each(|segment| rig.put(*segment));
-        let leftovers = crate::catalog::Leftovers {
+        let leftovers = catalog::Leftovers {
             open_segments: open
                 .iter()
-                .map(|segment| crate::catalog::OpenSegment {
+                .map(|segment| catalog::OpenSegment {
                     segment: *segment,
                     slots: 0,
                 })

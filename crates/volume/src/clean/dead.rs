@@ -16,7 +16,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::catalog::FreePlan;
+use catalog::FreePlan;
+
 use crate::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 
 /// A version as the walk sees it: the tree, tail pages, and the tail as sorted

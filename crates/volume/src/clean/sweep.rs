@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use base::{SegmentId, Slot};
+use catalog::Leftovers;
 use unit::{Unit, UnitError};
 
-use crate::catalog::Leftovers;
 use crate::scatter::Store;
 
 /// Frees orphans: slots beyond the committed ones in segments that were open,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{BlockSize, VolumeId};
+use catalog::Catalog;
 use world::World;
 
 use super::config::VolumeConfig;
-use crate::catalog::Catalog;
 use crate::scatter::{CacheView, Ledger, Progress, Serials, Store};
 use crate::seal::{Keyring, SequenceSource};
 

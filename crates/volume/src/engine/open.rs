@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use base::{Sequence, with_causes};
+use catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use world::{Wake, World};
 
 use super::checkpoint::state::CheckpointState;
@@ -27,7 +28,6 @@ use super::reader::fetch::Fetcher;
 use super::status::Counters;
 use super::tail_pages::TailPages;
 use super::volume::Volume;
-use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{Journal, JournalError, JournalLocation};
 use crate::lease_term::LeaseTerm;

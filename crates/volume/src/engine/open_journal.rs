@@ -33,6 +33,15 @@ enum JournalSource<'a> {
     InPlace(&'a Path),
 }
 
+/// What a lease says about other hosts that may have the earlier journal open.
+#[derive(Debug, Clone, Copy)]
+struct LeaseKind {
+    /// Another host may have opened the volume since this host had it open.
+    taken_over: bool,
+    /// It never expires, so no other host opens the volume while this one has it.
+    is_unlimited: bool,
+}
+
 /// What is done once the earlier journal has been read, if there is one.
 #[derive(Debug, PartialEq, Eq)]
 enum JournalUse {
@@ -75,10 +84,10 @@ impl JournalWrites {
 
 impl<'a> JournalSource<'a> {
     /// A journal is continued in place only if no other host can have it open.
-    fn choose(location: &'a JournalLocation, taken_over: bool, is_unlimited: bool) -> Self {
+    fn choose(location: &'a JournalLocation, lease: LeaseKind) -> Self {
         match &location.former {
             None => Self::None,
-            Some(former) if taken_over || !is_unlimited || *former != location.path => {
+            Some(former) if lease.taken_over || !lease.is_unlimited || *former != location.path => {
                 Self::Copied(former)
             }
             Some(former) => Self::InPlace(former),
@@ -167,8 +176,11 @@ fn open_former(
     writes: &mut JournalWrites,
 ) -> Result<Option<(Journal, u64)>, JournalError> {
     let (world, keyring) = (&params.world, &params.keyring);
-    let is_unlimited = params.term.is_unlimited();
-    match JournalSource::choose(&params.journal, params.taken_over, is_unlimited) {
+    let lease = LeaseKind {
+        taken_over: params.taken_over,
+        is_unlimited: params.term.is_unlimited(),
+    };
+    match JournalSource::choose(&params.journal, lease) {
         JournalSource::None => Ok(None),
         JournalSource::Copied(former) => {
             let from = former.display().to_string();
@@ -201,24 +213,32 @@ mod tests {
             former: former.map(Path::to_owned),
             folder: None,
         };
+        let undisturbed = LeaseKind {
+            taken_over: false,
+            is_unlimited: true,
+        };
         let none = location(None);
         assert_eq!(
-            JournalSource::choose(&none, false, true),
+            JournalSource::choose(&none, undisturbed),
             JournalSource::None
         );
         let same = location(Some(own));
         assert_eq!(
-            JournalSource::choose(&same, false, true),
+            JournalSource::choose(&same, undisturbed),
             JournalSource::InPlace(own)
         );
         for (taken_over, is_unlimited) in [(true, true), (false, false), (true, false)] {
-            let source = JournalSource::choose(&same, taken_over, is_unlimited);
+            let lease = LeaseKind {
+                taken_over,
+                is_unlimited,
+            };
+            let source = JournalSource::choose(&same, lease);
             assert_eq!(source, JournalSource::Copied(own));
         }
         let elsewhere = Path::new("/shared/journal");
         let moved = location(Some(elsewhere));
         assert_eq!(
-            JournalSource::choose(&moved, false, true),
+            JournalSource::choose(&moved, undisturbed),
             JournalSource::Copied(elsewhere)
         );
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use base::{
     BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, IoError, Op, Request, Started,
 };
+use catalog::{StoredVersion, VersionKey};
 use world::{Clock, Wake};
 
 use super::event::{Event, Reporter};
@@ -21,7 +22,6 @@ use super::open::{OpenError, open_version};
 use super::reader::Reader;
 use super::reader::fetch::Fetcher;
 use super::status::{Counters, VolumeStatus};
-use crate::catalog::{StoredVersion, VersionKey};
 use crate::map::{Overlay, PageBudget, PageCache, Root};
 use crate::scatter::{CacheView, Store};
 use crate::seal::Keyring;

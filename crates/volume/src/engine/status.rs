@@ -1,6 +1,7 @@
 //! What an open volume reports about itself.
 
-use crate::catalog::VersionKey;
+use catalog::VersionKey;
+
 use crate::scatter::CacheCounts;
 
 /// Counts since the volume was attached.

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{ByteRange, Completion, IoError, Sequence, SnapshotId, with_causes};
+use catalog::VersionKey;
 
 use super::checkpoint::state::CheckpointState;
 use super::destage::state::DestageState;
@@ -17,7 +18,6 @@ use super::reader::Reader;
 use super::request::{Change, FetchedEdges};
 use super::status::{Counters, VolumeStatus};
 use super::tail_pages::TailPages;
-use crate::catalog::VersionKey;
 use crate::journal::Journal;
 use crate::lease_term::LeaseStatus;
 use crate::scatter::{CacheView, StopReason};

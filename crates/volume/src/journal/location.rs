@@ -19,10 +19,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use base::{JournalFolderId, VolumeId};
+use catalog::Lease;
 use world::World;
 
 use super::files::{JournalError, failed};
-use crate::catalog::Lease;
 
 /// Where a volume's journal is, and where the previous lease's is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,9 +121,9 @@ fn epoch_of(name: &str, volume: VolumeId) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use base::BlockSize;
+    use catalog::{Leftovers, NamedJournal};
 
     use super::*;
-    use crate::catalog::{Leftovers, NamedJournal};
 
     fn lease(journal: Option<NamedJournal>) -> Lease {
         Lease {

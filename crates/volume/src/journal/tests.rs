@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId, with_causes};
+use catalog::LineageKey;
 use world::simulated::{Fault, Simulation};
 use world::{Disk, World};
 
 use super::{
     Claim, HEADER_BYTES, Journal, JournalError, JournalSlot, JournalSpec, ReplayedWrite, replay,
 };
-use crate::catalog::LineageKey;
 use crate::seal::{Keyring, WrappingKey};
 
 const PAGE: u64 = HEADER_BYTES as u64;

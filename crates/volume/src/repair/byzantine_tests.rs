@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{LineageTag, Slot};
+use catalog::MemberState::{self, Draining, InSync, Rebuilding};
 use unit::Put;
 use unit::Unit as _;
 
 use super::tests::{LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
 use super::*;
-use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
 /// Puts slots with false content and valid checksums.
 fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: Range<u16>) {

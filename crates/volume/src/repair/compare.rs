@@ -108,10 +108,10 @@ impl Copy {
 /// The value of the majority; `None` on a tie or if there are no values.
 pub(super) fn majority<T: PartialEq + Clone>(values: &[T]) -> Option<T> {
     let votes = |one: &T| values.iter().filter(|other| *other == one).count();
-    let most = values.iter().max_by_key(|one| votes(one))?;
+    let most = values.iter().max_by_key(|value| votes(value))?;
     let is_sure = values
         .iter()
-        .all(|one| one == most || votes(one) < votes(most));
+        .all(|value| value == most || votes(value) < votes(most));
     is_sure.then(|| most.clone())
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use base::Slot;
+use catalog::MemberState;
 use unit::{Read, Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, SlotState, majority};
 use super::copy_error::CopyError;
 use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
-use crate::catalog::MemberState;
 
 /// The restoration of a segment of copies.
 pub(super) struct CopyJob<'a> {

@@ -1,11 +1,11 @@
 //! Segments with parity that reappear on a unit that was rolled back.
 
+use catalog::MemberState::{Draining, Rebuilding};
 use unit::Unit;
 use world::simulated::Fault;
 
 use super::Depth;
 use super::rows_tests::{NEW, copy_unit, filled, once, repair, replaced, standing};
-use crate::catalog::MemberState::{Draining, Rebuilding};
 use crate::scatter::erasure::rig::{folder, open, unit_id};
 
 /// A data unit was rolled back to an earlier state. Its part of a segment that was deleted

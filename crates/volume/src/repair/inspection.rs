@@ -4,13 +4,13 @@
 use std::collections::{HashMap, HashSet};
 
 use base::SegmentId;
+use catalog::{Erasure, MemberState};
 use unit::UnitError;
 
 use super::compare::Copy;
 use super::pass::Pass;
 use super::report::{Depth, Pace, Stopped};
 use super::spread::Rotten;
-use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::Masks;
 
 /// A segment as the members report it.

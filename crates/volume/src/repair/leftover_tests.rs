@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
+use catalog::MemberState::{InSync, Rebuilding};
 use testkit::units::FaultyUnit;
 use unit::Put;
 use unit::Unit as _;
@@ -14,7 +15,6 @@ use super::tests::{
     LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, content, copyset, path, segment, tag,
 };
 use super::*;
-use crate::catalog::MemberState::{InSync, Rebuilding};
 
 /// A put was carried out and reported as failed, or its sync failed. So the member was
 /// rebuilt, was missing nothing, and counted as in sync. Then the power failed.

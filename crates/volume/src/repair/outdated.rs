@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use catalog::MemberState;
+
 use super::compare::SlotState;
 use super::copy_error::CopyError;
 use super::rows::Rows;
-use crate::catalog::MemberState;
 use crate::scatter::erasure::SlotContent;
 
 impl Rows<'_> {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use base::{CopysetId, SegmentId, UnitId};
+use catalog::{Erasure, MemberState};
 
 use super::compare::{Uncommitted, keepers, missing_slots};
 use super::copy::CopyJob;
@@ -14,7 +15,6 @@ use super::inspection::SegmentState;
 use super::report::{Depth, Pace, PassReport, RepairMember, Stopped};
 use super::rows::Rows;
 use super::spread::SegmentSpread;
-use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 
 /// A series of passes over a copyset, with what they have verified so far.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::{SegmentId, UnitId};
 use unit::Unit;
 
-use crate::catalog::MemberState;
+use catalog::MemberState;
 
 /// A member of the copyset that is repaired.
 #[derive(Clone)]

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use base::{Slot, UnitId};
+use catalog::MemberState::{Draining, InSync, Rebuilding};
 use testkit::units::InjectedFaults;
 use unit::Unit as _;
 use world::simulated::Fault;
 
 use super::tests::{Rig, SLOT_BYTES, Steps, all_committed, copyset, path, segment};
 use super::*;
-use crate::catalog::MemberState::{Draining, InSync, Rebuilding};
 
 /// One file of a member cannot be read or written: the pass continues with the others, and
 /// also restores that segment if another member has it.

@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use catalog::{Erasure, MemberState};
 use unit::{Read, SlotRun, UnitError};
 
 use super::compare::{Copy, SlotState};
 use super::copy_error::CopyError;
 use super::row_content::Content;
 use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
-use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::{Masks, MemberPart, SlotContent, rebuild};
 
 /// Rows recovered at once.

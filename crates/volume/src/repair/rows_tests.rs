@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{LineageTag, Slot};
+use catalog::MemberState::{self, Draining, InSync, Rebuilding};
 use unit::{Put, Read, SlotRun, Unit};
 use world::simulated::Fault;
 
 use super::tests::{Steps, all_committed};
 use super::*;
-use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 use crate::scatter::erasure::reclaim;
 use crate::scatter::erasure::rig::{
     Rig, copyset, create, folder, most, open, rot, store_of, unit_id,

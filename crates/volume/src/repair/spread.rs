@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{LineageTag, SegmentId, Slot};
+use catalog::MemberState;
 use unit::{Put, Tag, UnitError};
 
 use super::compare::{Copy, majority};
 use super::copy_error::CopyError;
 use super::report::{Pace, RepairMember};
-use crate::catalog::MemberState;
 
 /// Bytes written at once.
 const AT_ONCE_BYTES: usize = 1 << 20;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
+use catalog::MemberState::{self, Draining, InSync, Rebuilding};
 use testkit::units::{FaultyUnit, InjectedFaults};
 use unit::{Put, Read, SlotRun, Unit, UnitError};
 use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;
-use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
 pub(super) const SLOT_BYTES: u32 = 512;
 pub(super) const LINEAGE_TAG: LineageTag = LineageTag(7);

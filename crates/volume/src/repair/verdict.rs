@@ -1,13 +1,13 @@
 //! The verdict of a pass: which members are in sync, which are incomplete, and why.
 
 use base::{SegmentId, with_causes};
+use catalog::MemberState;
 use unit::UnitError;
 
 use super::copy_error::CopyError;
 use super::inspection::SegmentState;
 use super::pass::Pass;
 use super::report::{PassReport, Stopped};
-use crate::catalog::MemberState;
 
 /// The most problems that a report contains.
 const PROBLEMS_MAX: usize = 100;

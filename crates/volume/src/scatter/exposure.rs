@@ -162,7 +162,7 @@ impl<'a> RunJudge<'a> {
             return Ok(self.held);
         };
         // Without parity, slots reveal nothing of the others of their row.
-        let has_parity = members.iter().any(|one| one.place >= erasure.data());
+        let has_parity = members.iter().any(|member| member.place >= erasure.data());
         if !has_parity || self.held.iter().all(|held| *held >= Exposure::Sealed) {
             return Ok(self.held);
         }

@@ -17,8 +17,8 @@
 //! of a segment with parity are as large as those of one with copies, and as good
 //! to write and to reclaim.
 
-use crate::catalog::Erasure;
 use base::Slot;
+use catalog::Erasure;
 
 /// How slots are laid out on the members of a copyset: copies, or rows with parity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::SegmentId;
+use catalog::{DegradedShare, OpenSegment};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::serials::Serials;
-use crate::catalog::{DegradedShare, OpenSegment};
 
 /// The segments that some volume of this process may still append to. Any other
 /// segment may be deleted once all its slots are free.

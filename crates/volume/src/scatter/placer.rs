@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{CopysetId, SegmentId, UnitId};
+use catalog::copysets::shuffle;
+use catalog::{CatalogError, DegradedShare};
 use world::Random;
 
 use super::candidates::{best_copysets, could_take_writes, writable_members};
@@ -18,8 +20,6 @@ use super::ledger::{JoinedRange, Ledger, PlacementSummary};
 use super::progress::Progress;
 use super::serials::Serials;
 use super::table::Table;
-use crate::catalog::copysets::shuffle;
-use crate::catalog::{CatalogError, DegradedShare};
 
 /// Units that take whole segments only get segments of at least this length, in
 /// bytes, if there is that much: an object store takes nearly as long for less.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::VolumeId;
 use parking_lot::Mutex;
 
-use crate::catalog::{Catalog, CatalogError};
+use catalog::{Catalog, CatalogError};
 
 /// How many segment serials are reserved at once: a destage uses about ten.
 const SERIALS_AT_ONCE: u32 = 64;

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{SegmentId, Slot, UnitId};
+use catalog::Copyset;
 use parking_lot::RwLock;
 use unit::{Read, ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError};
 use world::Pool;
 
 use super::ledger::OpenSegments;
 use super::table::{Member, MemberRun, Table};
-use crate::catalog::Copyset;
 
 /// Access to all units, shared by the volumes of a process.
 pub struct Store {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{CopysetId, Location, SegmentId, UnitId};
+use catalog::{Copyset, MemberState};
 use unit::{SlotRun, TrackedUnit, Unit, UnitState};
 
 use super::layout::Layout;
-use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
 #[derive(Clone)]
@@ -85,8 +85,15 @@ impl Table {
             write_targets: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };
-        let joined = copysets.iter().map(|one| one.joined).max().unwrap_or(0);
-        let copysets = copysets.iter().map(|one| (one.id, set(one))).collect();
+        let joined = copysets
+            .iter()
+            .map(|copyset| copyset.joined)
+            .max()
+            .unwrap_or(0);
+        let copysets = copysets
+            .iter()
+            .map(|copyset| (copyset.id, set(copyset)))
+            .collect();
         Self {
             copysets,
             units,

@@ -9,6 +9,7 @@ use base::{
 };
 use cache::host::HostCache;
 use cache::store::{AreaKind, Cache, CacheConfig, Division};
+use catalog::Copyset;
 use unit::{Put, TrackedUnit, Unit as _};
 use unit_folder::FolderUnit;
 use world::real::ThreadPool;
@@ -19,7 +20,6 @@ use super::piece::{Piece, data_piece};
 use super::read::read_pieces_through;
 use super::store::Store;
 use super::view::CacheView;
-use crate::catalog::Copyset;
 use crate::fixture::keyring;
 use crate::map::Entry;
 use crate::seal::Keyring;

@@ -8,7 +8,7 @@ use base::{LineageTag, Location, SegmentId, Slot, UnitId};
 use unit::{Put, Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
-use crate::catalog::DegradedShare;
+use catalog::DegradedShare;
 
 use super::erasure::put_rows;
 use super::ledger::Ledger;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use base::Lineage;
+use catalog::{LeaseSalt, LineageKey, WrappedKey};
 use world::Random;
 use zeroize::Zeroizing;
 
 use super::Sealer;
-use crate::catalog::{LeaseSalt, LineageKey, WrappedKey};
 
 /// Why a key could not be unwrapped.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -17,8 +17,8 @@
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{BlockSize, Sequence, VolumeId};
+use catalog::VersionKey;
 
-use crate::catalog::VersionKey;
 use crate::map::{Entry, Root};
 use crate::seal::{Address, Keyring, Sealer, TagMismatch};
 

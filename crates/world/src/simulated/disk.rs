@@ -181,14 +181,14 @@ impl SimulatedDisk {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock()
     }
 
     /// The same disk as a new process sees it.
     #[must_use]
     pub fn spawn(&self) -> Self {
-        let mut state = self.state();
+        let mut state = self.lock();
         let process = state.next_process;
         state.next_process += 1;
         Self {
@@ -200,13 +200,13 @@ impl SimulatedDisk {
     /// Ends this process, whose operations fail from now on. The machine keeps running, so
     /// everything that the process wrote stays live.
     pub fn kill(&self) {
-        self.state().killed.insert(self.process);
+        self.lock().killed.insert(self.process);
     }
 
     /// Lets the power fail: every process dies, and a random part of what was not synced
     /// survives. [`SimulatedDisk::spawn`] boots.
     pub fn crash(&self, random: &SimulatedRandom) {
-        self.state().crash(random);
+        self.lock().crash(random);
     }
 
     /// Another disk, with the content that this one would have after a crash now. This disk is
@@ -221,7 +221,7 @@ impl SimulatedDisk {
     /// Another disk with the same live and durable bytes, without open files.
     #[must_use]
     pub fn copy(&self) -> Self {
-        let mut state = self.state().clone();
+        let mut state = self.lock().clone();
         state.tree = state.tree.without_handles();
         state.open_files = 0;
         state.random = Arc::new(state.random.split());
@@ -238,31 +238,31 @@ impl SimulatedDisk {
     /// after a read equals a crash before the next write.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.state().operations
+        self.lock().operations
     }
 
     /// Lets the power fail in operation `number`, as counted by [`SimulatedDisk::operations`].
     /// That operation takes effect or not; it and everything after it fails. A following
     /// [`SimulatedDisk::crash`] shows what survived.
     pub fn arm_crash(&self, number: u64) {
-        self.state().crash_at = Some(number);
+        self.lock().crash_at = Some(number);
     }
 
     /// Whether an armed crash has happened.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        self.state().is_off
+        self.lock().is_off
     }
 
     /// Adds `fault` to everything under `prefix`.
     pub fn inject(&self, prefix: &Path, fault: Fault) {
-        self.state().faults.add(prefix, fault);
+        self.lock().faults.add(prefix, fault);
     }
 
     /// Removes the faults that were added to exactly `prefix`.
     pub fn heal(&self, prefix: &Path) {
         let gate = {
-            let mut state = self.state();
+            let mut state = self.lock();
             state.faults.remove(prefix);
             state.faults.gate()
         };
@@ -271,32 +271,32 @@ impl SimulatedDisk {
 
     /// Waits until another thread hangs in an operation ([`Fault::Hangs`]).
     pub fn wait_until_one_hangs(&self) {
-        let gate = self.state().faults.gate();
+        let gate = self.lock().faults.gate();
         gate.wait_until_one_hangs();
     }
 
     /// The time that operations have waited for slow parts since the last call. The driver may
     /// advance its clock by it.
     pub fn take_waited(&self) -> Duration {
-        self.state().faults.take_waited()
+        self.lock().faults.take_waited()
     }
 
     /// Limits the space of everything under `prefix`. Of overlapping limits the last one counts.
     pub fn set_capacity(&self, prefix: &Path, bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.capacities.retain(|(at, _)| at != prefix);
         state.capacities.push((prefix.to_owned(), bytes));
     }
 
     /// Limits the number of open files of all processes together.
     pub fn set_open_files_max(&self, files_max: u64) {
-        self.state().open_files_max = Some(files_max);
+        self.lock().open_files_max = Some(files_max);
     }
 
     /// Lets one call of [`File::read_now`] in `one_in` return that it would have to wait; none if
     /// `one_in` is zero.
     pub fn set_read_now_misses(&self, one_in: u64) {
-        self.state().read_now_misses_one_in = one_in;
+        self.lock().read_now_misses_one_in = one_in;
     }
 
     /// Flips one stored bit of a file, as a decaying medium does.
@@ -304,7 +304,7 @@ impl SimulatedDisk {
     /// # Errors
     /// `NotFound` if there is no such file.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.lock();
         let node = state.tree.find_file(path)?;
         let content = state.tree.file_mut(node);
         content.live.flip_bit(offset, bit);
@@ -315,7 +315,7 @@ impl SimulatedDisk {
     /// Every file under `prefix` with its length in bytes, ordered by path.
     #[must_use]
     pub fn files_under(&self, prefix: &Path) -> Vec<(PathBuf, u64)> {
-        let state = self.state();
+        let state = self.lock();
         let length = |id| state.tree.file(id).live.length();
         let files = state.tree.files_under(prefix).into_iter();
         files.map(|(path, id)| (path, length(id))).collect()
@@ -327,7 +327,7 @@ impl SimulatedDisk {
         operation: Operation,
         action: impl FnOnce(&mut State) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.state()
+        self.lock()
             .act(self.process, path, operation, false, action)
     }
 }
@@ -353,7 +353,7 @@ impl fmt::Debug for SimulatedDisk {
 
 impl Disk for SimulatedDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.check_open_files()?;
         let process = self.process;
         let node = match mode {
@@ -386,7 +386,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.check_open_files()?;
         state.check(self.process, folder, Operation::Read, false)?;
         let names = state.tree.list(folder)?.into_iter();
@@ -421,7 +421,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
-        self.state().check_open_files()?;
+        self.lock().check_open_files()?;
         self.act(folder, Operation::Sync, |state| {
             state.tree.sync_folder(folder)
         })
@@ -436,11 +436,11 @@ impl Disk for SimulatedDisk {
     }
 
     fn open_files_max(&self) -> Option<u64> {
-        self.state().open_files_max
+        self.lock().open_files_max
     }
 
     fn space(&self, folder: &Path) -> io::Result<Space> {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.check(self.process, folder, Operation::Read, false)?;
         state.tree.list(folder)?;
         let (total_bytes, used) = state.capacity(folder).unwrap_or((CAPACITY_BYTES, 0));

@@ -62,7 +62,7 @@ impl Backend for Bucket {
 
     fn identify(&self, context: &HostContext) -> Option<(ClusterId, UnitId)> {
         let marker = ObjectUnit::identify(&context.runtime, &self.0).ok()?;
-        Some((marker.cluster, marker.unit))
+        Some((marker.common.cluster, marker.common.unit))
     }
 
     fn open(&self, context: &HostContext, unit: UnitId) -> Arc<dyn Unit> {

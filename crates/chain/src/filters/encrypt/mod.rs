@@ -280,7 +280,7 @@ impl Filter for Encrypt {
             State::Opening(Opening::Reading(reading)) => {
                 done_below
                     .into_iter()
-                    .for_each(|one| reading.completed(one));
+                    .for_each(|completion| reading.completed(completion));
             }
             // Completions of reads that were started before it failed are dropped.
             State::Opening(_) | State::Failed(_) => {}

@@ -99,7 +99,7 @@ impl Reading {
     }
 
     pub fn completed(&mut self, completion: Completion) {
-        let is_it = |one: &PendingRead| one.token == completion.token;
+        let is_it = |read: &PendingRead| read.token == completion.token;
         let Some(at) = self.pending.iter().position(is_it) else {
             return;
         };

@@ -89,18 +89,18 @@ impl Open {
     /// Whether a request that touches these sectors is pending.
     pub fn is_used(&self, sectors: &Range<u64>) -> bool {
         let mut pending = self.pending.values();
-        pending.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+        pending.any(|request| overlap(request.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
     fn is_stalled(&self, sectors: &Range<u64>) -> bool {
         let mut stalled = self.stalled.iter();
-        stalled.any(|one| overlap(&one.sectors, sectors))
+        stalled.any(|request| overlap(&request.sectors, sectors))
     }
 
     /// Whether a change of these sectors is pending.
     fn is_changed(&self, sectors: &Range<u64>) -> bool {
-        let mut changes = self.pending.values().filter(|one| !one.is_read());
-        changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+        let mut changes = self.pending.values().filter(|request| !request.is_read());
+        changes.any(|change| overlap(change.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
     /// Whether a write of parts of these sectors is pending. It carries the old content of the

@@ -65,7 +65,7 @@ impl Journal {
             || self
                 .waiting
                 .iter()
-                .any(|one| one.condition.needs_write_back());
+                .any(|request| request.condition.needs_write_back());
         may_start && self.write_back.flush.phase != FlushPhase::Failed
     }
 
@@ -122,8 +122,10 @@ impl Journal {
         // A request whose changes are flushed waits for the file only. Another flush might still
         // be pending when the filter is removed.
         let flushed = self.write_back.flush.flushed.offset;
-        let waits = self.waiting.iter().any(|one| {
-            one.condition.needs_flush() && flushed < one.end && one.end <= written.offset
+        let waits = self.waiting.iter().any(|request| {
+            request.condition.needs_flush()
+                && flushed < request.end
+                && request.end <= written.offset
         });
         let is_filling_up = self.must_empty_itself()
             || self.write_back.retry.has_failed_flush()

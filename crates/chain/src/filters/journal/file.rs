@@ -80,7 +80,10 @@ pub fn find(disk: &dyn Disk, path: &Path, mode: OpenMode) -> io::Result<Option<J
     let mut newest: Option<StartPage> = None;
     for page in pages.chunks(PAGE_BYTES as usize) {
         let start = StartPage::decode(page).map_err(|error| invalid(&error.to_string()))?;
-        newest = newest.into_iter().chain(start).max_by_key(|one| one.number);
+        newest = newest
+            .into_iter()
+            .chain(start)
+            .max_by_key(|page| page.number);
     }
     let Some(start) = newest else {
         let is_new = pages.iter().all(|byte| *byte == 0);

@@ -43,7 +43,7 @@ pub fn fuzz_file(data: &[u8]) {
     // Then the records, one after the other, from where the start page lets the log begin.
     let pages = bytes[..RING_OFFSET as usize].chunks(PAGE_BYTES as usize);
     let starts = pages.filter_map(|page| StartPage::decode(page).ok().flatten());
-    let start = starts.max_by_key(|one| one.number);
+    let start = starts.max_by_key(|start| start.number);
     let Some(start) = start.filter(StartPage::is_sound) else {
         return;
     };

@@ -21,8 +21,8 @@ const RING_STEP: u64 = 4096;
 /// The journal's records may be written back only through the same ones. Others may change.
 pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
     let mut words = String::new();
-    for one in filters {
-        if let Some(transformation) = one.kind.transformation() {
+    for filter in filters {
+        if let Some(transformation) = filter.kind.transformation() {
             words += &transformation;
             words.push('\n');
         }

@@ -89,11 +89,11 @@ impl Journal {
         };
         let progress = self.progress(ring);
         let completions = &mut self.completions;
-        self.waiting.retain(|one| {
-            let is_safe = one.is_safe(&progress);
+        self.waiting.retain(|request| {
+            let is_safe = request.is_safe(&progress);
             if is_safe {
                 completions.push(Completion {
-                    token: one.token,
+                    token: request.token,
                     result: Ok(Outcome::Done),
                 });
             }
@@ -110,7 +110,7 @@ impl Journal {
             return;
         }
         let (file, written, synced) = (Arc::clone(ring.file()), ring.written(), ring.synced());
-        let waits = self.waiting.iter().any(|one| one.end > synced);
+        let waits = self.waiting.iter().any(|request| request.end > synced);
         if waits && written > synced {
             let sync = move || file.sync_data().map(|()| JobResult::Synced(written));
             return self.lifecycle.job.run(sync);
@@ -119,7 +119,7 @@ impl Journal {
             || self
                 .waiting
                 .iter()
-                .any(|one| one.condition == Condition::Emptied);
+                .any(|request| request.condition == Condition::Emptied);
         let is_full = must_empty || ring.used_bytes() > ring.ring_bytes() / 2;
         let flushed = self.write_back.flush.flushed;
         if is_full && flushed.offset > ring.tail() {
@@ -131,11 +131,11 @@ impl Journal {
     /// A request below failed: flushes that need it fail.
     pub(super) fn fail_flushes(&mut self, error: &IoError) {
         let completions = &mut self.completions;
-        self.waiting.retain(|one| {
-            let fails = one.condition.needs_flush();
+        self.waiting.retain(|request| {
+            let fails = request.condition.needs_flush();
             if fails {
                 completions.push(Completion {
-                    token: one.token,
+                    token: request.token,
                     result: Err(error.clone()),
                 });
             }

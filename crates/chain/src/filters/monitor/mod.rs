@@ -222,7 +222,7 @@ impl Monitor {
         let denied = self.reporter.report(self.follower.disk(), accesses);
         if denied.is_some() {
             // The change was followed and will not be carried out.
-            self.follower.reread(true);
+            self.follower.reread_now();
         }
         denied
     }
@@ -248,12 +248,17 @@ impl Monitor {
         let range = op.range();
         let range = range.offset..range.end();
         let content = NewContent::of(&op);
-        match self.followed.iter().position(|one| one.is(&range, content)) {
+        match self
+            .followed
+            .iter()
+            .position(|change| change.is(&range, content))
+        {
             Some(at) => drop(self.followed.remove(at)),
             None => {
                 // Overlapping changes that wait come after this one, and are followed again.
-                self.followed
-                    .retain(|one| one.range.end <= range.start || range.end <= one.range.start);
+                self.followed.retain(|change| {
+                    change.range.end <= range.start || range.end <= change.range.start
+                });
                 if let Some(why) = self.follow(&op) {
                     return Started::Failed(IoError::Unavailable(why));
                 }
@@ -270,7 +275,7 @@ impl Monitor {
                 self.followed.push(FollowedChange { range, content });
             }
             // The change was followed and was not carried out.
-            Started::Failed(_) => self.follower.reread(false),
+            Started::Failed(_) => self.follower.reread_later(),
             Started::Done | Started::Pending => {}
         }
         started
@@ -289,7 +294,7 @@ impl Monitor {
     /// Follows a write of zeroes. Returns the reason if a rule denies it.
     fn follow_zeroes(&mut self, offset: u64, length: u64) -> Option<String> {
         if length > ZEROES_MAX {
-            self.follower.reread(false);
+            self.follower.reread_later();
             return self.follow_trim(offset, length);
         }
         let mut at = 0;
@@ -354,7 +359,7 @@ impl Monitor {
             Some(Purpose::Above(token)) => {
                 if result.is_err() {
                     // It may be a change that was followed.
-                    self.follower.reread(false);
+                    self.follower.reread_later();
                 }
                 completions.push(Completion { token, result });
             }

@@ -373,7 +373,7 @@ fn a_partition_that_cannot_be_read_does_not_affect_the_others() {
     let events = rig.events();
     let messages: Vec<&str> = events
         .iter()
-        .filter_map(|one| one["message"].as_str())
+        .filter_map(|event| event["message"].as_str())
         .collect();
     let [first, second, third] = messages[..] else {
         panic!("{events:?}");
@@ -413,7 +413,7 @@ fn all_partitions_share_the_memory_limit() {
     let events = rig.events();
     let messages: Vec<&str> = events
         .iter()
-        .filter_map(|one| one["message"].as_str())
+        .filter_map(|event| event["message"].as_str())
         .collect();
     let [limit, first, second, third] = messages[..] else {
         panic!("{events:?}");

@@ -1,4 +1,4 @@
-//! The requests of a filter's program to the disk below, from the queue to the disk and back.
+//! The requests of a filter's backend to the disk below, from the queue to the disk and back.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,13 +13,13 @@ const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// A request that is pending below.
 struct PendingBelow {
-    /// The token that the program gave it.
+    /// The token that the backend gave it.
     token: Token,
-    /// The life of the program that started it.
+    /// The life of the backend that started it.
     life: u64,
 }
 
-/// Carries out the requests of a filter's program.
+/// Carries out the requests of a filter's backend.
 pub(super) struct Below {
     queue: PendingQueue,
     tokens: Tokens<PendingBelow>,
@@ -47,16 +47,16 @@ impl Below {
         }
     }
 
-    /// Describes the disk to the program. Called once: each life of the program sees the same size,
+    /// Describes the disk to the backend. Called once: each life of the backend sees the same size,
     /// even if the disk has grown meanwhile.
     pub fn describe(&self, below: &dyn BlockDevice) {
         let mut capabilities = below.capabilities();
-        // The program has one connection, whose order is that of its requests.
+        // The backend has one connection, whose order is that of its requests.
         capabilities.can_multi_conn = false;
         self.queue.describe(below.geometry(), capabilities);
     }
 
-    /// Lets the program change the disk: the filter is in use from now on.
+    /// Lets the backend change the disk: the filter is in use from now on.
     pub fn may_change(&mut self) {
         self.may_change = true;
     }
@@ -79,7 +79,7 @@ impl Below {
     }
 
     /// Collects completions and starts waiting requests. Returns whether there are completions
-    /// for the program.
+    /// for the backend.
     pub fn serve(&mut self, below: &mut dyn BlockDevice) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         below.poll(&mut completions);
@@ -91,7 +91,7 @@ impl Below {
         self.completions = completions;
         self.queue.take_requests(&mut self.waiting);
         self.was_busy = false;
-        let is_of_this_life = |one: &PendingBelow| one.life == self.life;
+        let is_of_this_life = |pending: &PendingBelow| pending.life == self.life;
         let mut has_started = false;
         if self.tokens.iter().all(is_of_this_life) {
             while let Some((token, op)) = self.waiting.pop_front() {

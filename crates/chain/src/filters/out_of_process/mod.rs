@@ -1,8 +1,8 @@
-//! [`OutOfProcess`]: a filter whose work a program does, in a process of its own or on another
+//! [`OutOfProcess`]: a filter whose work a backend does, in a process of its own or on another
 //! machine (docs/internals/out-of-process-filters.md).
 //!
 //! ```text
-//!   above ── requests ──▶ program                 the program is a disk for the filter,
+//!   above ── requests ──▶ backend                 the backend is a disk for the filter,
 //!                            │ requests
 //!   below ◀── below.rs ◀── pending queue           and a client of the disk below
 //! ```
@@ -13,16 +13,16 @@
 //!      ▲                                   ▲     └── too long ──▶ the rule  │
 //!      └───────────── ready ───────────────┼────────────────────◀───────────┤
 //!                                          └───────── not ready ────────────┘
-//!   the rule: fail-closed   pending and new requests fail until the program is Up
-//!             bypass        Bypassed: requests go to the queue; the program is tried now and then
+//!   the rule: fail-closed   pending and new requests fail until the backend is Up
+//!             bypass        Bypassed: requests go to the queue; the backend is tried now and then
 //! ```
 //!
 //! Invariants:
 //!
-//! * The requests that one life of the program started below end before any request of its next
-//!   life is started there, so a replayed write is never overtaken by its first attempt.
-//! * Until the filter is in use, the program cannot change the disk below.
-//! * A program does not count as hung while it waits for the disk below.
+//! * The requests that one life of the backend started below end before any request of its next life
+//!   is started there, so a replayed write is never overtaken by its first attempt.
+//! * Until the filter is in use, the backend cannot change the disk below.
+//! * A backend does not count as hung while it waits for the disk below.
 
 mod below;
 
@@ -35,13 +35,13 @@ use std::time::Duration;
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain_policy::{FilterPolicy, OnFailure};
 
-use crate::{Filter, FilterContext, LinkState, Opening, PendingQueue, Program};
+use crate::{Filter, FilterBackend, FilterContext, LinkState, Opening, PendingQueue};
 use below::Below;
 
-/// A program hangs if it completes no request for this time while it has none pending below.
+/// A backend hangs if it completes no request for this time while it has none pending below.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 
-/// The longest time from the launch of a program until it is ready.
+/// The longest time from the launch of a backend until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The first pause before a restart.
@@ -50,27 +50,27 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Requests wait this long for an unavailable program; then the policy's rule applies.
+/// Requests wait this long for an unavailable backend; then the policy's rule applies.
 const RULE_AFTER: Duration = Duration::from_secs(6);
 
-/// A program that was ready for this time restarts with the shortest pause.
+/// A backend that was ready for this time restarts with the shortest pause.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
-/// The first pause before a bypassed program is tried again.
+/// The first pause before a bypassed backend is tried again.
 const TRIAL_PAUSE_MIN: Duration = Duration::from_secs(10);
 
-/// The longest pause before a bypassed program is tried again.
+/// The longest pause before a bypassed backend is tried again.
 const TRIAL_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// Requests wait this long for a bypassed program that is tried.
+/// Requests wait this long for a bypassed backend that is tried.
 const TRIAL_WITHIN: Duration = Duration::from_secs(2);
 
-/// The state of the program. All times are by the monotonic clock.
+/// The state of the backend. All times are by the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The filter was not opened.
     Idle,
-    /// The program answers.
+    /// The backend answers.
     Up { since: Duration },
     Unavailable {
         since: Duration,
@@ -80,42 +80,42 @@ enum Phase {
         /// The time from which the rule applies; `None`: it applies already.
         rule_at: Option<Duration>,
     },
-    /// Requests go past the program, which is tried again at `restart_at`.
+    /// Requests go past the backend, which is tried again at `restart_at`.
     Bypassed { restart_at: Duration },
 }
 
-/// A filter whose work a program does.
+/// A filter whose work a backend does.
 pub struct OutOfProcess {
     name: Arc<str>,
     on_failure: OnFailure,
-    /// The program, or the reason why it could not be made.
-    program: Result<Box<dyn Program>, String>,
+    /// The backend, or the reason why it could not be made.
+    backend: Result<Box<dyn FilterBackend>, String>,
     below: Below,
     context: FilterContext,
     phase: Phase,
     pause: Duration,
     trial_pause: Duration,
-    /// The geometry above the program, once it is known.
+    /// The geometry above the backend, once it is known.
     geometry: Option<DeviceGeometry>,
     capabilities: Option<Capabilities>,
-    /// The number of requests that are pending in the program.
+    /// The number of requests that are pending in the backend.
     pending: u64,
     /// The time of the last progress of any request.
     progress_at: Duration,
-    /// The disk is being closed: requests no longer wait for the program.
+    /// The disk is being closed: requests no longer wait for the backend.
     is_stopping: bool,
 }
 
 impl OutOfProcess {
-    /// A filter that runs as `of` says. Its program is made and not launched.
+    /// A filter that runs as `of` says. Its backend is made and not launched.
     #[must_use]
     pub fn new(of: &FilterPolicy, on_failure: OnFailure, context: FilterContext) -> Self {
         let queue = PendingQueue::default();
-        let program = context.host.programs.program(of, &context, queue.clone());
+        let backend = context.host.backends.make(of, &context, queue.clone());
         Self {
             name: of.name.as_str().into(),
             on_failure,
-            program,
+            backend,
             below: Below::new(queue),
             context,
             phase: Phase::Idle,
@@ -137,11 +137,11 @@ impl OutOfProcess {
         self.context.report(&self.name, message);
     }
 
-    /// Launches the program, after it stopped the running one.
-    fn launch_program(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
+    /// Launches the backend, after it stopped the running one.
+    fn launch_backend(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
         self.below.next_life();
-        if let Ok(program) = &mut self.program {
-            program.launch();
+        if let Ok(backend) = &mut self.backend {
+            backend.launch();
         }
         self.phase = Phase::Unavailable {
             since,
@@ -151,7 +151,7 @@ impl OutOfProcess {
         };
     }
 
-    /// Restarts a program that has ended.
+    /// Restarts a backend that has ended.
     fn restart(&mut self, why: &str) {
         let now = self.now();
         if matches!(self.phase, Phase::Up { since } if since + STEADY_AFTER <= now) {
@@ -163,7 +163,7 @@ impl OutOfProcess {
         self.pause_from(now, Some(self.rule_at(now)));
     }
 
-    /// The time from which the rule applies to a program that becomes unavailable now.
+    /// The time from which the rule applies to a backend that becomes unavailable now.
     fn rule_at(&self, now: Duration) -> Duration {
         match self.is_stopping {
             true => now,
@@ -181,7 +181,7 @@ impl OutOfProcess {
         };
     }
 
-    /// Applies the policy's rule to a program that was unavailable for too long.
+    /// Applies the policy's rule to a backend that was unavailable for too long.
     fn apply_rule(&mut self) {
         let Phase::Unavailable {
             since, restart_at, ..
@@ -196,8 +196,8 @@ impl OutOfProcess {
                 );
                 let message = format!("the filter {} does not answer", self.name);
                 self.below.next_life();
-                if let Ok(program) = &mut self.program {
-                    program.give_up(&message);
+                if let Ok(backend) = &mut self.backend {
+                    backend.give_up(&message);
                 }
                 self.phase = Phase::Unavailable {
                     since,
@@ -217,8 +217,8 @@ impl OutOfProcess {
 
     fn bypass(&mut self) {
         self.below.next_life();
-        if let Ok(program) = &mut self.program {
-            program.bypass();
+        if let Ok(backend) = &mut self.backend {
+            backend.bypass();
         }
         self.phase = Phase::Bypassed {
             restart_at: self.now() + self.trial_pause,
@@ -226,16 +226,16 @@ impl OutOfProcess {
         self.trial_pause = (self.trial_pause * 2).min(TRIAL_PAUSE_MAX);
     }
 
-    /// Takes the next step in the life of the program.
+    /// Takes the next step in the life of the backend.
     fn supervise(&mut self) {
-        let (Ok(program), now) = (&self.program, self.now()) else {
+        let (Ok(backend), now) = (&self.backend, self.now()) else {
             return;
         };
         if self.geometry.is_none() {
             // The filter is being opened, and a launch that fails then is not repeated.
             return;
         }
-        let link = program.link_state();
+        let link = backend.link_state();
         match self.phase {
             Phase::Idle => {}
             Phase::Up { .. } => match link {
@@ -246,7 +246,7 @@ impl OutOfProcess {
                         "the filter's program is restarted: it has completed no request for \
                          {within} s"
                     ));
-                    self.launch_program(now + READY_WITHIN, now, Some(self.rule_at(now)));
+                    self.launch_backend(now + READY_WITHIN, now, Some(self.rule_at(now)));
                 }
                 _ => {}
             },
@@ -258,7 +258,7 @@ impl OutOfProcess {
                 restart_at: Some(at),
                 rule_at,
                 ..
-            } if at <= now => self.launch_program(now + READY_WITHIN, since, rule_at),
+            } if at <= now => self.launch_backend(now + READY_WITHIN, since, rule_at),
             Phase::Unavailable {
                 since,
                 restart_at: None,
@@ -283,7 +283,7 @@ impl OutOfProcess {
             },
             Phase::Unavailable { .. } => {}
             Phase::Bypassed { restart_at } if restart_at <= now => {
-                self.launch_program(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
+                self.launch_backend(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
             }
             Phase::Bypassed { restart_at } => {
                 if let LinkState::Broken(why) = link {
@@ -304,7 +304,7 @@ impl OutOfProcess {
         }
     }
 
-    /// The time at which the program counts as hung unless a request progresses.
+    /// The time at which the backend counts as hung unless a request progresses.
     fn hangs_at(&self) -> Option<Duration> {
         let waits = self.pending > 0 && self.below.is_idle();
         waits.then(|| self.progress_at + HANGS_AFTER)
@@ -322,18 +322,18 @@ impl Filter for OutOfProcess {
 
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let now = self.now();
-        match (&self.program, self.phase) {
+        match (&self.backend, self.phase) {
             (Err(why), _) => Opening::Failed(why.clone().into()),
             (Ok(_), Phase::Idle) => {
                 self.below.describe(below);
-                self.launch_program(now + READY_WITHIN, now, None);
+                self.launch_backend(now + READY_WITHIN, now, None);
                 Opening::Pending
             }
-            (Ok(program), _) => match program.link_state() {
+            (Ok(backend), _) => match backend.link_state() {
                 LinkState::Connecting => Opening::Pending,
                 LinkState::Broken(why) => Opening::Failed(why.into()),
                 LinkState::Ready => {
-                    let (own, there) = (program.geometry(), below.geometry());
+                    let (own, there) = (backend.geometry(), below.geometry());
                     if own.size_bytes > there.size_bytes {
                         let why = format!(
                             "its disk has {} bytes, more than the {} bytes below",
@@ -341,12 +341,12 @@ impl Filter for OutOfProcess {
                         );
                         return Opening::Failed(why.into());
                     }
-                    if below.capabilities().can_flush && !program.capabilities().can_flush {
+                    if below.capabilities().can_flush && !backend.capabilities().can_flush {
                         let why = "it cannot flush, and the disk below can".to_owned();
                         return Opening::Failed(why.into());
                     }
                     self.geometry = Some(own);
-                    self.capabilities = Some(program.capabilities());
+                    self.capabilities = Some(backend.capabilities());
                     self.phase = Phase::Up { since: now };
                     Opening::Ready
                 }
@@ -354,18 +354,18 @@ impl Filter for OutOfProcess {
         }
     }
 
-    /// Starts the request on the program, unless the disk answers with errors.
+    /// Starts the request on the backend, unless the disk answers with errors.
     fn start(&mut self, _: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         let is_failing = matches!(self.phase, Phase::Unavailable { rule_at: None, .. });
         let name = &self.name;
-        let program = match &mut self.program {
-            Ok(program) if !is_failing => &mut **program,
+        let backend = match &mut self.backend {
+            Ok(backend) if !is_failing => &mut **backend,
             _ => {
                 let message = format!("the filter {name} does not answer");
                 return Started::Failed(IoError::Unavailable(message));
             }
         };
-        let started = program.start(request);
+        let started = backend.start(request);
         if started == Started::Pending {
             if self.pending == 0 {
                 self.progress_at = self.context.host.clock.monotonic();
@@ -376,20 +376,20 @@ impl Filter for OutOfProcess {
     }
 
     fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        if let Ok(program) = &mut self.program {
-            program.end_batch()?;
+        if let Ok(backend) = &mut self.backend {
+            backend.end_batch()?;
         }
         below.end_batch()
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         let before = completions.len();
-        if let Ok(program) = &mut self.program {
-            program.poll(completions);
+        if let Ok(backend) = &mut self.backend {
+            backend.poll(completions);
         }
         let answered = self.below.serve(below);
-        if answered && let Ok(program) = &mut self.program {
-            program.poll(completions);
+        if answered && let Ok(backend) = &mut self.backend {
+            backend.poll(completions);
         }
         let completed = completions.len() - before;
         self.pending = self.pending.saturating_sub(completed as u64);
@@ -413,7 +413,7 @@ impl Filter for OutOfProcess {
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        let program = self.program.as_ref().ok()?;
+        let backend = self.backend.as_ref().ok()?;
         let now = self.now();
         let own = match self.phase {
             Phase::Idle => None,
@@ -430,7 +430,7 @@ impl Filter for OutOfProcess {
             Phase::Bypassed { restart_at } => Some(restart_at),
         };
         let own = own.map(|at| at.saturating_sub(now));
-        let timers = own.into_iter().chain(program.next_timer());
+        let timers = own.into_iter().chain(backend.next_timer());
         timers.chain(self.below.next_timer()).min()
     }
 

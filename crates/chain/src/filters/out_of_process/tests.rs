@@ -1,4 +1,4 @@
-//! Programs that die, hang and restart, in a simulated world.
+//! Backends that die, hang and restart, in a simulated world.
 
 mod restarts;
 
@@ -17,24 +17,24 @@ use world::{Clock, Millis, Wake, World};
 
 use crate::testing::EventRecorder;
 use crate::{
-    Chain, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program, Programs,
-    RemoteDisk, SizeRule, build_filters,
+    BackendFactory, Chain, FilterBackend, FilterContext, HotSwap, HotSwapError, LinkState,
+    PendingQueue, RemoteDisk, SizeRule, build_filters,
 };
 
 const SIZE: usize = 256 << 10;
 const BLOCK: usize = 4096;
 const BLOCKS: usize = SIZE / BLOCK;
 
-/// The faults of a program, which the test sets.
+/// The faults of a backend, which the test sets.
 #[derive(Default)]
 struct Fate {
-    /// The program ends at once.
+    /// The backend ends at once.
     dies: bool,
-    /// The program completes no request.
+    /// The backend completes no request.
     hangs: bool,
-    /// The program never gets ready.
+    /// The backend never gets ready.
     is_missing: bool,
-    /// The size of its disk that the program reports, in bytes.
+    /// The size of its disk that the backend reports, in bytes.
     size: Option<u64>,
     cannot_flush: bool,
     starts: u32,
@@ -60,7 +60,7 @@ enum Life {
     Bypassed,
 }
 
-/// A program that forwards its requests. It replays pending requests and changes that no flush has
+/// A backend that forwards its requests. It replays pending requests and changes that no flush has
 /// covered after a restart, as an NBD client would.
 struct Forwarder {
     queue: PendingQueue,
@@ -168,7 +168,7 @@ impl Forwarder {
     }
 }
 
-impl Program for Forwarder {
+impl FilterBackend for Forwarder {
     fn launch(&mut self) {
         self.interrupt();
         self.life = Life::Starting;
@@ -252,7 +252,7 @@ impl BlockDevice for Forwarder {
         self.queue.poll(&mut from_queue);
         let answers = self.is_up() && !(matches!(self.life, Life::Runs) && self.fate.lock().hangs);
         for completion in from_queue {
-            // Completions for an earlier life, or for a program that has died, are dropped.
+            // Completions for an earlier life, or for a backend that has died, are dropped.
             let id = self.pending.remove(&completion.token);
             if let Some(id) = id.filter(|_| answers) {
                 self.completed(id, completion.result);
@@ -347,13 +347,13 @@ impl BlockDevice for SlowDisk {
 
 struct Forwarders(Shared);
 
-impl Programs for Forwarders {
-    fn program(
+impl BackendFactory for Forwarders {
+    fn make(
         &self,
         _: &FilterPolicy,
         _: &FilterContext,
         queue: PendingQueue,
-    ) -> Result<Box<dyn Program>, String> {
+    ) -> Result<Box<dyn FilterBackend>, String> {
         Ok(Box::new(Forwarder {
             queue,
             fate: Arc::clone(&self.0),
@@ -389,7 +389,7 @@ impl Rig {
             clock: Arc::clone(&clock) as _,
             ..World::real(1)
         });
-        context.host.programs = Arc::new(Forwarders(Arc::clone(&fate)));
+        context.host.backends = Arc::new(Forwarders(Arc::clone(&fate)));
         context.attachment.events = Arc::clone(&events) as _;
         let device = SlowDisk {
             bytes: vec![0; SIZE],
@@ -455,7 +455,7 @@ impl Rig {
             match start(&mut self.chain, token) {
                 Started::Busy => assert_eq!(self.poll(), []),
                 Started::Failed(error) => return Err(error),
-                Started::Done => panic!("a program completes no request at once"),
+                Started::Done => panic!("a backend completes no request at once"),
                 Started::Pending => break Vec::new(),
             }
         };
@@ -502,12 +502,12 @@ impl Rig {
 }
 
 #[test]
-fn a_program_that_is_missing_or_reports_a_wrong_size_is_refused() {
+fn a_backend_that_is_missing_or_reports_a_wrong_size_is_refused() {
     let mut rig = Rig::new(3);
     rig.fate.lock().is_missing = true;
     let refused = rig
         .begin("fail-closed")
-        .expect_err("the program is missing");
+        .expect_err("the backend is missing");
     assert!(refused.to_string().contains("within 15 s"), "{refused}");
     rig.fate.lock().is_missing = false;
     rig.fate.lock().size = Some(SIZE as u64 + 1);
@@ -528,7 +528,7 @@ fn a_program_that_is_missing_or_reports_a_wrong_size_is_refused() {
 }
 
 #[test]
-fn closing_a_disk_does_not_wait_for_its_program() {
+fn closing_a_disk_does_not_wait_for_its_backend() {
     for rule in ["fail-closed", "bypass"] {
         let mut rig = Rig::new(4);
         rig.begin(rule).expect("attached");

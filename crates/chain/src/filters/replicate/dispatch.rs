@@ -7,6 +7,7 @@ use base::{BlockDevice, ByteRange, IoError, Outcome, OwnedOp, Started, Token};
 use super::held::HeldChange;
 use super::member::{MemberState, PartOf};
 use super::no_source;
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::requests::{Request, RequestKind, Requester};
 use crate::follow::Disk;
@@ -49,7 +50,7 @@ impl ReplicaSet {
         }
         let is_marked = self.log.mark(range)?;
         if !is_marked {
-            self.log_changed(false);
+            self.log_changed(Acknowledge::AtOnce);
         }
         Ok(is_marked)
     }
@@ -60,10 +61,11 @@ impl ReplicaSet {
         match self.members[at].state {
             MemberState::InSync => true,
             MemberState::Rebuilding => {
-                let rebuild = self.rebuild.as_ref().filter(|one| one.member == at);
+                let rebuild = self.rebuild.as_ref().filter(|rebuild| rebuild.member == at);
                 let missing = &self.log.map.missing[at];
                 let is_missing = |region| {
-                    missing.has(region) && !rebuild.is_some_and(|one| one.has_copied(region))
+                    missing.has(region)
+                        && !rebuild.is_some_and(|rebuild| rebuild.has_copied(region))
                 };
                 !regions.clone().any(is_missing)
             }

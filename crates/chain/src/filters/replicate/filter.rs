@@ -11,7 +11,7 @@ use chain_policy::ReplicateConfig;
 use super::member::{Member, Members, VOLUME};
 use super::no_source;
 use super::rebuild::Rebuild;
-use super::region_log::{LogEvent, RegionLog};
+use super::region_log::{Acknowledge, LogEvent, RegionLog};
 use super::region_map::{MemberSpec, RegionMap};
 use super::replica_set::{ReplicaSet, Usage};
 use super::requests::{Request, RequestKind, Requester};
@@ -39,9 +39,9 @@ impl Replicate {
     #[must_use]
     pub fn new(name: &str, config: &ReplicateConfig, context: FilterContext) -> Self {
         let mut members = vec![Member::new("volume", None)];
-        members.extend(config.replicas.iter().map(|one| {
-            let mut member = Member::new(&one.name, Some(one.location.clone()));
-            member.selection = one.paths.clone().map(Selection::new);
+        members.extend(config.replicas.iter().map(|replica| {
+            let mut member = Member::new(&replica.name, Some(replica.location.clone()));
+            member.selection = replica.paths.clone().map(Selection::new);
             member
         }));
         let memory_max = config.memory_max.min(context.attachment.memory_max);
@@ -282,7 +282,7 @@ impl Filter for Replicate {
                 self.set.reconnect(now, files);
                 self.set.advance_rebuild(below, files);
                 if !self.set.is_quiesced() && self.set.log.forget_covered(now) {
-                    self.set.log_changed(false);
+                    self.set.log_changed(Acknowledge::AtOnce);
                 }
             }
             _ => {}
@@ -304,7 +304,7 @@ impl Filter for Replicate {
     fn next_timer(&self) -> Option<Duration> {
         let now = self.set.now();
         let remotes = self.set.members.iter();
-        let remotes = remotes.filter_map(|one| one.remote.as_ref()?.next_timer());
+        let remotes = remotes.filter_map(|member| member.remote.as_ref()?.next_timer());
         let may_retry = !self.set.is_quiesced();
         let own = [
             self.set.members.stall_timer(now, &self.set.log.map),
@@ -335,7 +335,7 @@ impl Filter for Replicate {
         if was_used && self.set.log.map.released_by == 0 {
             // Others may write the volume before the filter is used again.
             self.set.log.map.released_by = self.set.context.attachment.history.chain.max(1);
-            self.set.log_changed(true);
+            self.set.log_changed(Acknowledge::OnceStored);
         }
         let rebuild = self.set.rebuild.as_ref();
         let tracker = self.tracker.as_ref();
@@ -348,7 +348,7 @@ impl Filter for Replicate {
     fn resume(&mut self) {
         self.set.usage = Usage::Active;
         if std::mem::take(&mut self.set.log.map.released_by) != 0 {
-            self.set.log_changed(true);
+            self.set.log_changed(Acknowledge::OnceStored);
         }
         self.set.write_log();
     }

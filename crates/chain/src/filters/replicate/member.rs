@@ -194,7 +194,7 @@ impl Member {
     /// Whether a connection is still being made.
     pub fn is_connecting(&self) -> bool {
         let remote = self.remote.as_ref();
-        remote.is_some_and(|one| one.link_state() == LinkState::Connecting)
+        remote.is_some_and(|remote| remote.link_state() == LinkState::Connecting)
     }
 
     /// Checks that a replica can be used for a disk of `disk_bytes`.
@@ -338,9 +338,9 @@ impl Members {
         let excluded = self
             .all
             .iter()
-            .filter(|one| one.state == MemberState::Excluded);
-        let may_try = |one: &&Member| one.location.is_some() || one.parts.is_empty();
-        let due = excluded.filter(may_try).map(|one| one.retry_at);
+            .filter(|member| member.state == MemberState::Excluded);
+        let may_try = |member: &&Member| member.location.is_some() || member.parts.is_empty();
+        let due = excluded.filter(may_try).map(|member| member.retry_at);
         due.min().map(|at| at.saturating_sub(now))
     }
 

@@ -7,6 +7,7 @@ use base::{BlockDevice, Durability, OwnedOp, Started, Token};
 
 use super::member::{MemberState, PartOf, Reports, VOLUME};
 use super::rebuild::{Rebuild, Step, WINDOWS_MAX};
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::selection::KnownFiles;
 use super::timeouts::{CONNECT_WITHIN, PAUSE_MIN};
@@ -87,7 +88,7 @@ impl ReplicaSet {
                 self.add_missing(other, *region..region + 1);
             }
         }
-        self.log_changed(true);
+        self.log_changed(Acknowledge::OnceStored);
         let text = format!("{} is available again", self.members[at].label());
         let reports = &mut self.members[at].reports;
         reports.pending_return = Some(text);
@@ -287,7 +288,7 @@ impl ReplicaSet {
         self.members[member].state = MemberState::InSync;
         self.members[member].pause = PAUSE_MIN;
         self.members[member].reports = Reports::default();
-        self.log_changed(false);
+        self.log_changed(Acknowledge::AtOnce);
         if !was_in_sync {
             let label = self.members[member].label();
             self.note(match self.members.is_partial(member) {

@@ -29,6 +29,15 @@ pub(super) enum LogEvent {
     Failed(String),
 }
 
+/// When requests may be acknowledged after a change of the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Acknowledge {
+    /// Before the change is in the file, too.
+    AtOnce,
+    /// Not before the change is in the file.
+    OnceStored,
+}
+
 /// The map and its file.
 pub(super) struct RegionLog {
     pub map: RegionMap,
@@ -86,11 +95,10 @@ impl RegionLog {
         self.stored = sequence;
     }
 
-    /// Notes that the map has changed. With `is_needed`, nothing is acknowledged before that is in
-    /// the file.
-    pub fn change(&mut self, is_needed: bool) {
+    /// Notes that the map has changed.
+    pub fn change(&mut self, acknowledge: Acknowledge) {
         self.map.sequence += 1;
-        if is_needed {
+        if acknowledge == Acknowledge::OnceStored {
             self.needed = self.map.sequence;
         }
     }

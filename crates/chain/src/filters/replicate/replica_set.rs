@@ -8,7 +8,7 @@ use base::{BlockDevice, IoError, Outcome};
 
 use super::member::Members;
 use super::rebuild::Rebuild;
-use super::region_log::RegionLog;
+use super::region_log::{Acknowledge, RegionLog};
 use super::requests::Requests;
 use crate::FilterContext;
 
@@ -81,9 +81,9 @@ impl ReplicaSet {
         self.members.is_only_complete(at, &self.log.map)
     }
 
-    /// The map has changed. With `is_needed`, nothing is acknowledged before that is in the file.
-    pub fn log_changed(&mut self, is_needed: bool) {
-        self.log.change(is_needed);
+    /// The map has changed: notes that, and starts to write it.
+    pub fn log_changed(&mut self, acknowledge: Acknowledge) {
+        self.log.change(acknowledge);
         self.write_log();
     }
 
@@ -101,7 +101,7 @@ impl ReplicaSet {
 
     /// A member is missing regions, even if they were just copied.
     pub fn add_missing(&mut self, at: usize, regions: Range<usize>) {
-        if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
+        if let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.member == at) {
             rebuild.discard(regions.clone());
         }
         for region in regions {
@@ -115,7 +115,8 @@ impl ReplicaSet {
         for at in 0..self.members.len() {
             if self.members.is_partial(at) {
                 is_new |= !self.log.map.add_all_missing(at);
-                if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
+                if let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.member == at)
+                {
                     rebuild.discard_all();
                 }
             }
@@ -142,9 +143,9 @@ impl ReplicaSet {
         if self.must_end_batch
             && let Err(error) = self.end_batch(below)
         {
-            for one in &mut self.requests.ended[..answered] {
-                if let Ok(Outcome::Done) = one.result {
-                    one.result = Err(error.clone());
+            for ended in &mut self.requests.ended[..answered] {
+                if let Ok(Outcome::Done) = ended.result {
+                    ended.result = Err(error.clone());
                 }
             }
         }

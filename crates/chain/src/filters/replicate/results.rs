@@ -6,6 +6,7 @@ use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
 use super::member::{MemberState, VOLUME};
 use super::no_source;
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::requests::{RequestKind, Requester};
 use super::timeouts::PAUSE_MAX;
@@ -179,7 +180,7 @@ impl ReplicaSet {
             self.log.map.add_missing(at, &in_flight);
         }
         self.members[at].forget_missing_blocks(at, &self.log.map);
-        self.log_changed(true);
+        self.log_changed(Acknowledge::OnceStored);
         let error = IoError::Unavailable(format!("replica {name}: {reason}"));
         for request in requests {
             self.part_ended(request, at, Err(error.clone()));

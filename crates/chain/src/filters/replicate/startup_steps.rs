@@ -9,6 +9,7 @@ use base::BlockDevice;
 use super::filter::Replicate;
 use super::granules::Granules;
 use super::member::{MemberState, VOLUME};
+use super::region_log::Acknowledge;
 use super::region_map::{MemberSpec, RegionMap};
 use super::selection::Selection;
 use super::startup::Startup;
@@ -49,12 +50,12 @@ impl Replicate {
     fn start_loading(&mut self, disk_bytes: u64, now: Duration) {
         self.set.disk_bytes = disk_bytes;
         let attachment = &self.set.context.attachment;
-        let specs = self.set.members.iter().map(|one| {
-            let selection = one.selection.as_ref().map_or(0, Selection::number);
-            let location = one.location.as_ref();
+        let specs = self.set.members.iter().map(|member| {
+            let selection = member.selection.as_ref().map_or(0, Selection::number);
+            let location = member.location.as_ref();
             let address = location.map(|location| attachment.targets.identity(location));
             let address = address.unwrap_or_default();
-            MemberSpec::new(&format!("{}\n{address}", one.name), selection)
+            MemberSpec::new(&format!("{}\n{address}", member.name), selection)
         });
         let specs: Vec<MemberSpec> = specs.collect();
         let mut fresh = RegionMap::new(disk_bytes, &specs);
@@ -114,7 +115,7 @@ impl Replicate {
         if self.set.log.map.recover().is_none() {
             return Err("according to the filter's file, no member is complete".to_owned());
         }
-        self.set.log.change(true);
+        self.set.log.change(Acknowledge::OnceStored);
         if is_first {
             // No other filter has the file, and the volume was not written under this lease yet.
             // If the filter cannot start now, the next lease follows this one.

@@ -21,6 +21,7 @@ use base::{BlockDevice, ByteRange, Completion, IoError, Outcome, OwnedOp, Starte
 
 use super::held::HeldChange;
 use super::member::Members;
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::requests::{Request, RequestKind, Requester, Requests};
 use super::selection::{KnownFiles, Selection};
@@ -174,7 +175,7 @@ impl Tracker {
             }
             Started::Failed(_) => {
                 // What was followed does not happen.
-                self.follower.reread(true);
+                self.follower.reread_now();
                 self.add_all_if_uncertain(set);
                 started
             }
@@ -195,7 +196,7 @@ impl Tracker {
                 }
             }
             OwnedOp::WriteZeroes { .. } => {
-                self.follower.reread(false);
+                self.follower.reread_later();
                 self.add_all_if_uncertain(set);
             }
             // A trim is dispatched as zeroes, and nothing else is a change.
@@ -269,7 +270,7 @@ impl Tracker {
 
     /// Members are missing more: no change is dispatched before that is in the file.
     fn hold_changes(&mut self, set: &mut ReplicaSet) {
-        set.log_changed(false);
+        set.log_changed(Acknowledge::AtOnce);
         self.needed = set.log.map.sequence;
     }
 
@@ -418,7 +419,7 @@ impl Tracker {
                     return;
                 }
                 Started::Failed(error) => {
-                    self.follower.reread(true);
+                    self.follower.reread_now();
                     self.add_all_if_uncertain(set);
                     Err(error)
                 }

@@ -207,7 +207,7 @@ fn each_filter_writes_a_trace_of_its_own_to_the_end() {
         rig.simulation.clock.advance(Duration::from_secs(1));
     }
     let traces = rig.recorded();
-    let counts: Vec<usize> = traces.iter().map(|one| one.records.len()).collect();
+    let counts: Vec<usize> = traces.iter().map(|trace| trace.records.len()).collect();
     assert_eq!(counts, [1, 2, 3]);
     assert_eq!(traces[2].disk_bytes, 0, "the filter was not opened");
     rig.begin(0);

@@ -13,7 +13,7 @@ use world::Millis;
 use crate::database::attach::attachments::{
     AttachmentRow, Successor, administers, attachment_named, attachment_of,
 };
-use crate::database::attach::requests::set_desired;
+use crate::database::attach::requests::{DesiredChange, set_desired};
 use crate::database::rows::VolumeRow;
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{check_host, check_volume};
@@ -121,7 +121,8 @@ impl Attachments<'_> {
                 let name = &volume.name;
                 refuse_unmovable(&old, &volume, next)?;
                 refuse_unresponsive(&mut change, next.host, heard_after, name).await?;
-                set_desired(&mut change, &old, false, false).await?;
+                let desired = DesiredChange::Detach { is_forced: false };
+                set_desired(&mut change, &old, desired).await?;
                 sqlx::query(
                 "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
                  successor_requested_by = $4 WHERE id = $5",
@@ -173,7 +174,7 @@ impl Attachments<'_> {
                         successor.id
                     ));
                 }
-                set_desired(&mut change, &old, true, false).await?;
+                set_desired(&mut change, &old, DesiredChange::Attach).await?;
                 let volume = audit_log::volume(&mut change, old.volume).await?;
                 let to =
                     audit_log::place(&mut change, successor.host, successor.vm.as_deref()).await?;

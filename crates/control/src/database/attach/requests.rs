@@ -60,9 +60,9 @@ impl Attachments<'_> {
                 refuse_if_deleting(&volume)?;
                 let name = &volume.name;
                 let others = of_volume(&mut change, new.volume).await?;
-                let same = others
-                    .iter()
-                    .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
+                let same = others.iter().find(|other| {
+                    (other.host, &other.vm, other.access) == (new.host, &new.vm, new.access)
+                });
                 // Only the user who requested it may request it again, or learn of it.
                 if let Some(same) = same
                     && !may_see(&mut change, principal, same).await?
@@ -105,7 +105,8 @@ impl Attachments<'_> {
                 if attachment.observed.state != AttachmentState::Detached {
                     // A forced detach stays forced.
                     let is_forced = is_forced || attachment.desired.is_forced;
-                    set_desired(&mut change, &attachment, false, is_forced).await?;
+                    let desired = DesiredChange::Detach { is_forced };
+                    set_desired(&mut change, &attachment, desired).await?;
                     let how = if is_forced { " by force" } else { "" };
                     let volume = audit_log::volume(&mut change, attachment.volume).await?;
                     let vm = attachment.vm.as_deref();
@@ -127,7 +128,7 @@ async fn repeat(
 ) -> Result<AttachmentRow, DatabaseError> {
     principal.note_made(&mut *change, same.id).await?;
     if !same.desired.is_attached || same.observed.state != AttachmentState::Attached {
-        set_desired(&mut *change, same, true, false).await?;
+        set_desired(&mut *change, same, DesiredChange::Attach).await?;
     }
     attachment_of(change, same.id).await
 }
@@ -140,8 +141,9 @@ async fn refuse_if_excluded(
     volume: &VolumeRow,
     others: &[AttachmentRow],
 ) -> Result<(), DatabaseError> {
-    let excludes =
-        |one: &&AttachmentRow| one.access == Access::ReadWrite || access == Access::ReadWrite;
+    let excludes = |attachment: &&AttachmentRow| {
+        attachment.access == Access::ReadWrite || access == Access::ReadWrite
+    };
     let Some(other) = others.iter().find(excludes) else {
         return Ok(());
     };
@@ -175,23 +177,29 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     }
 }
 
+/// A change of the desired state of an attachment.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::database) enum DesiredChange {
+    Attach,
+    Detach { is_forced: bool },
+}
+
 /// Changes the desired state of an attachment. A move is canceled.
 pub(in crate::database) async fn set_desired(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
-    is_wanted: bool,
-    is_forced: bool,
+    desired: DesiredChange,
 ) -> Result<(), DatabaseError> {
-    let state = match is_wanted {
-        true => AttachmentState::Attaching,
-        false => AttachmentState::Detaching,
+    let (is_attached, is_forced, state) = match desired {
+        DesiredChange::Attach => (true, false, AttachmentState::Attaching),
+        DesiredChange::Detach { is_forced } => (false, is_forced, AttachmentState::Detaching),
     };
     sqlx::query(
         "UPDATE attachments SET desired = $1, state = $2, problem = NULL, problem_code = NULL, forced = $3, \
          successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL, \
          generation = generation + 1 WHERE id = $4",
     )
-    .bind(i64::from(is_wanted))
+    .bind(i64::from(is_attached))
     .bind(state.as_str())
     .bind(i64::from(is_forced))
     .bind(attachment.id.to_string())

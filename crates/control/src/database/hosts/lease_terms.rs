@@ -200,7 +200,7 @@ async fn detach_by_force(
     let said = report
         .volumes
         .iter()
-        .find(|one| one.attachment == attachment.id);
+        .find(|volume| volume.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
     let left = left.map_or_else(String::new, |left| format!(" ({left} in its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");

@@ -94,14 +94,14 @@ impl Repair<'_> {
             );
             return Err(DatabaseError::Refused { reason });
         }
-        let given = self.database.catalog().lease_count().await?;
+        let lease_count = self.database.catalog().lease_count().await?;
         self.database
             .transaction()
             .run(|mut change| async move {
                 for (unit, leases) in units {
                     sqlx::query("UPDATE units SET leases = $2 WHERE id = $1 AND leases < $2")
                         .bind(unit.to_string())
-                        .bind((*leases).min(given).cast_signed())
+                        .bind((*leases).min(lease_count).cast_signed())
                         .execute(&mut *change)
                         .await?;
                 }

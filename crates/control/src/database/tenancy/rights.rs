@@ -31,21 +31,22 @@ pub enum Need {
 pub(in crate::database) struct Rights {
     owns: bool,
     is_administrator: bool,
-    given: Vec<Right>,
+    granted: Vec<Right>,
 }
 
 impl Rights {
     /// Administrators see and manage everything. To read content, or to let others read it, they
     /// have to be granted the right, and that is in the audit log.
     pub(in crate::database) fn allow(&self, need: Need) -> bool {
-        let given = |right| self.given.contains(&right) || self.given.contains(&Right::Administer);
+        let has =
+            |right| self.granted.contains(&right) || self.granted.contains(&Right::Administer);
         let administers = self.is_administrator;
         self.owns
             || match need {
-                Need::See | Need::SeeToChange => administers || !self.given.is_empty(),
-                Need::Have(Right::Read) => given(Right::Read) || given(Right::Use),
-                Need::Have(Right::Use) => given(Right::Use),
-                Need::Have(right) => administers || given(right),
+                Need::See | Need::SeeToChange => administers || !self.granted.is_empty(),
+                Need::Have(Right::Read) => has(Right::Read) || has(Right::Use),
+                Need::Have(Right::Use) => has(Right::Use),
+                Need::Have(right) => administers || has(right),
                 Need::Own => administers,
             }
     }
@@ -60,7 +61,7 @@ async fn rights_on(
     objects: [&str; 2],
 ) -> Result<Rights, DatabaseError> {
     let owns = owner == Some(principal.party.id);
-    let given = if owns {
+    let granted = if owns {
         Vec::new()
     } else {
         sqlx::query("SELECT right_name FROM grants WHERE party = $1 AND object IN ($2, $3)")
@@ -76,7 +77,7 @@ async fn rights_on(
     Ok(Rights {
         owns,
         is_administrator: principal.party.is_administrator,
-        given,
+        granted,
     })
 }
 
@@ -324,24 +325,27 @@ pub(in crate::database) async fn check_host(
     if principal.party.is_administrator {
         return Ok(());
     }
-    let given: Vec<(String,)> =
+    let grants: Vec<(String,)> =
         sqlx::query_as("SELECT vm FROM grants WHERE party = $1 AND object = $2")
             .bind(principal.party.id.to_string())
             .bind(host.to_string())
             .fetch_all(connection)
             .await?;
     let covers = |prefix: &str| prefix.is_empty() || vm.is_some_and(|vm| vm.starts_with(prefix));
-    if given.iter().any(|(prefix,)| covers(prefix)) {
+    if grants.iter().any(|(prefix,)| covers(prefix)) {
         return Ok(());
     }
-    if given.is_empty() {
+    if grants.is_empty() {
         return Err(DatabaseError::Forbidden {
             reason: "you may not use this host; an administrator can grant it: `scree grant \
                      add USER use --host HOST`"
                 .to_owned(),
         });
     }
-    let only: Vec<String> = given.iter().map(|(prefix,)| format!("{prefix}…")).collect();
+    let only: Vec<String> = grants
+        .iter()
+        .map(|(prefix,)| format!("{prefix}…"))
+        .collect();
     Err(DatabaseError::Forbidden {
         reason: format!(
             "on this host you may use the VMs {}; an administrator can grant you others: \

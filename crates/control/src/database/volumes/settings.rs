@@ -64,8 +64,8 @@ impl Volumes<'_> {
 impl VolumeSettings {
     /// Changes the settings that `set` gives; the others stay.
     fn apply(&mut self, set: &SetSettings) {
-        self.journal_bytes = set.journal_size.unwrap_or(self.journal_bytes);
-        self.cache_max_bytes = set.cache_max.unwrap_or(self.cache_max_bytes);
+        self.journal_bytes = set.journal_bytes.unwrap_or(self.journal_bytes);
+        self.cache_max_bytes = set.cache_max_bytes.unwrap_or(self.cache_max_bytes);
     }
 
     /// Checks the limits of each setting that `set` gives.
@@ -73,9 +73,9 @@ impl VolumeSettings {
     /// # Errors
     /// [`ControlError::Invalid`].
     pub(crate) fn check_changes(set: &SetSettings) -> Result<(), ControlError> {
-        let mut given = Self::default();
-        given.apply(set);
-        given.check()
+        let mut settings = Self::default();
+        settings.apply(set);
+        settings.check()
     }
 
     /// Checks the limits of each setting.
@@ -93,9 +93,9 @@ impl VolumeSettings {
                 "a journal has a size of {min} to {max}, not {}",
                 exact_bytes(bytes)
             );
-            return Err(ControlError::invalid("journal_size", reason));
+            return Err(ControlError::invalid("journal_bytes", reason));
         }
-        let min = SetSettings::CACHE_MAX_MIN;
+        let min = SetSettings::CACHE_MAX_BYTES_MIN;
         let is_small = |bytes: &u64| *bytes < min || i64::try_from(*bytes).is_err();
         if let Some(bytes) = self.cache_max_bytes.filter(is_small) {
             let min = exact_bytes(min);
@@ -103,15 +103,15 @@ impl VolumeSettings {
                 "a volume's share of a cache is at least {min}, not {}",
                 exact_bytes(bytes)
             );
-            return Err(ControlError::invalid("cache_max", reason));
+            return Err(ControlError::invalid("cache_max_bytes", reason));
         }
         Ok(())
     }
 
     /// Shows the settings in the API's volume.
     pub(crate) fn show(self, volume: &mut Volume) {
-        volume.journal_size = self.journal_bytes;
-        volume.cache_max = self.cache_max_bytes;
+        volume.journal_bytes = self.journal_bytes;
+        volume.cache_max_bytes = self.cache_max_bytes;
     }
 
     /// Reads the settings from a row of `volumes`.
@@ -160,8 +160,8 @@ impl VolumeSettings {
 impl From<&CreateVolume> for VolumeSettings {
     fn from(new: &CreateVolume) -> Self {
         Self {
-            journal_bytes: new.journal_size,
-            cache_max_bytes: new.cache_max,
+            journal_bytes: new.journal_bytes,
+            cache_max_bytes: new.cache_max_bytes,
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     fn a_setting_that_is_left_out_stays() {
         let mut before = VolumeSettings::default();
         before.apply(&of_json(
-            r#"{"journal_size": 8388608, "cache_max": 1048576}"#,
+            r#"{"journal_bytes": 8388608, "cache_max_bytes": 1048576}"#,
         ));
         let after = |text| {
             let mut settings = before.clone();
@@ -188,14 +188,14 @@ mod tests {
         };
         assert_eq!(after("{}"), before);
         assert_eq!(
-            after(r#"{"cache_max": 2097152}"#),
+            after(r#"{"cache_max_bytes": 2097152}"#),
             VolumeSettings {
                 cache_max_bytes: Some(2 << 20),
                 ..before.clone()
             }
         );
         assert_eq!(
-            after(r#"{"journal_size": null}"#),
+            after(r#"{"journal_bytes": null}"#),
             VolumeSettings {
                 journal_bytes: None,
                 ..before.clone()
@@ -206,11 +206,15 @@ mod tests {
     /// What was set before is not checked again: a limit may have changed since.
     #[test]
     fn only_settings_that_are_given_are_checked() {
-        for good in ["{}", r#"{"cache_max": null}"#, r#"{"cache_max": 1048576}"#] {
+        for good in [
+            "{}",
+            r#"{"cache_max_bytes": null}"#,
+            r#"{"cache_max_bytes": 1048576}"#,
+        ] {
             let checked = VolumeSettings::check_changes(&of_json(good));
             assert!(checked.is_ok(), "{good}");
         }
-        for bad in [r#"{"cache_max": 1}"#, r#"{"journal_size": 1}"#] {
+        for bad in [r#"{"cache_max_bytes": 1}"#, r#"{"journal_bytes": 1}"#] {
             let checked = VolumeSettings::check_changes(&of_json(bad));
             assert!(checked.is_err(), "{bad}");
         }

@@ -50,8 +50,8 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     save(&calibration, path)?;
     for kind in &arguments.places {
         let ciphers = kind.ciphers().iter().copied();
-        let wanted =
-            ciphers.filter(|one| arguments.ciphers.is_empty() || arguments.ciphers.contains(one));
+        let wanted = ciphers
+            .filter(|cipher| arguments.ciphers.is_empty() || arguments.ciphers.contains(cipher));
         let wanted: Vec<Cipher> = wanted.collect();
         progress.say(format!("{kind} starts"));
         let mut opened = place(*kind, &settings).map_err(refused)?;
@@ -75,7 +75,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
 fn check_ciphers(arguments: &CalibrateArguments) -> Result<(), Failure> {
     let is_supported = |kind: &PlaceKind| {
         let mut ciphers = arguments.ciphers.iter();
-        arguments.ciphers.is_empty() || ciphers.any(|one| kind.ciphers().contains(one))
+        arguments.ciphers.is_empty() || ciphers.any(|cipher| kind.ciphers().contains(cipher))
     };
     let Some(kind) = arguments.places.iter().find(|kind| !is_supported(kind)) else {
         return Ok(());

@@ -105,7 +105,9 @@ fn kinds(
             false => Ok(arguments.places.clone()),
         };
     }
-    let places = calibrations.iter().flat_map(|one| &one.places);
+    let places = calibrations
+        .iter()
+        .flat_map(|calibration| &calibration.places);
     let known: BTreeSet<PlaceKind> = places.map(|one| one.place).collect();
     let (mut kinds, mut unknown) = (Vec::new(), Vec::new());
     for kind in PlaceKind::ALL {

@@ -132,13 +132,13 @@ fn load_all(console: &dyn Console, paths: &[PathBuf]) -> Result<Vec<Calibration>
 
 /// The cost of a workload with this place and cipher.
 fn alternative(
-    one: &Candidate<'_>,
+    candidate: &Candidate<'_>,
     workload: &Workload,
     prices: Option<&PriceTable>,
 ) -> Result<Alternative, Failure> {
-    let prediction = predict(workload, &one.place.target, &one.layer);
+    let prediction = predict(workload, &candidate.place.target, &candidate.layer);
     let prices = prices
-        .map(|prices| prices.of(one.place.place))
+        .map(|prices| prices.of(candidate.place.place))
         .transpose()?;
     let money = prices.map(|prices| prices.of(&prediction));
     let numbers = [
@@ -150,15 +150,15 @@ fn alternative(
     if !numbers.iter().all(|number| number.is_finite()) {
         return Err(Failure::new("the numbers are too large for a prediction"));
     }
-    let machine = &one.calibration.machine;
+    let machine = &candidate.calibration.machine;
     Ok(Alternative {
-        place: one.place.place.name(),
+        place: candidate.place.place.name(),
         machine: machine.name.clone(),
         other_machine: machine.differs(&Machine::here()),
-        cipher: one.cipher.name(),
-        calibrated_at: one.at.to_string(),
-        is_by_cipher: one.is_by_cipher,
-        suspicion: one.suspicion.clone(),
+        cipher: candidate.cipher.name(),
+        calibrated_at: candidate.at.to_string(),
+        is_by_cipher: candidate.is_by_cipher,
+        suspicion: candidate.suspicion.clone(),
         cpu_s: prediction.cpu_s,
         cpu_share: prediction.share(),
         plain_run_s: prediction.plain_run_s,
@@ -189,7 +189,12 @@ fn notice_guesses(
         );
         console.notice(&notice);
     }
-    let guess = |one: &Candidate<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
+    let guess = |candidate: &Candidate<'_>| {
+        Some((
+            candidate.place.place,
+            guessed_memory(asked, candidate.place)?,
+        ))
+    };
     let mut guesses: Vec<_> = places.iter().filter_map(guess).collect();
     guesses.dedup();
     for (place, memory) in guesses {

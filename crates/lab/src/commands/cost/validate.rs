@@ -114,7 +114,10 @@ impl Selection {
         if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
             return Err(Failure::new(why));
         }
-        if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
+        if let Some(cipher) = ciphers
+            .iter()
+            .find(|cipher| measured.layer(**cipher).is_none())
+        {
             let why = format!("{kind} with {cipher} was not calibrated");
             return Err(failed(&arguments.calibration.calibration, why));
         }
@@ -198,28 +201,28 @@ fn measure(
     Ok(cases)
 }
 
-fn case(one: &Comparison) -> Case {
-    let measured_cpu_s = one.cpu_s();
+fn case(comparison: &Comparison) -> Case {
+    let measured_cpu_s = comparison.cpu_s();
     Case {
-        work: one.work.to_string(),
-        bytes: one.work.bytes(),
-        cipher: one.cipher.to_string(),
-        predicted_cpu_s: one.predicted.cpu_s,
+        work: comparison.work.to_string(),
+        bytes: comparison.work.bytes(),
+        cipher: comparison.cipher.to_string(),
+        predicted_cpu_s: comparison.predicted.cpu_s,
         measured_cpu_s,
-        measured_within_s: one.within_s,
-        plain_cpu_s: one.plain.cpu_s,
-        predicted_plain_cpu_s: one.predicted.plain_cpu_s,
-        accuracy: one.accuracy(),
-        is_unclear: one.is_unclear(),
-        is_within: one.is_within(),
-        predicted_run_s: one.predicted.run_s,
-        measured_run_s: one.sealed.run_s,
-        plain_run_s: one.plain.run_s,
-        predicted_plain_run_s: one.predicted.plain_run_s,
-        returned_s: one.sealed.returned_s,
-        plain_returned_s: one.plain.returned_s,
-        predicted_share: one.predicted.share(),
-        measured_share: measured_cpu_s / one.sealed.run_s,
+        measured_within_s: comparison.within_s,
+        plain_cpu_s: comparison.plain.cpu_s,
+        predicted_plain_cpu_s: comparison.predicted.plain_cpu_s,
+        accuracy: comparison.accuracy(),
+        is_unclear: comparison.is_unclear(),
+        is_within: comparison.is_within(),
+        predicted_run_s: comparison.predicted.run_s,
+        measured_run_s: comparison.sealed.run_s,
+        plain_run_s: comparison.plain.run_s,
+        predicted_plain_run_s: comparison.predicted.plain_run_s,
+        returned_s: comparison.sealed.returned_s,
+        plain_returned_s: comparison.plain.returned_s,
+        predicted_share: comparison.predicted.share(),
+        measured_share: measured_cpu_s / comparison.sealed.run_s,
     }
 }
 

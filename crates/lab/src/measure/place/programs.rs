@@ -108,12 +108,12 @@ fn ends_with_us(command: &Command) -> Command {
 
 /// Starts a program with the arguments of `command`, and without its other settings. The program
 /// is killed when the returned value is dropped, and gets SIGTERM when the thread that calls this
-/// ends. Its standard error goes to the file `says`; its standard output is discarded.
+/// ends. Its standard error goes to the file `output`; its standard output is discarded.
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start(command: &Command, says: PathBuf) -> Result<Running, MeasureError> {
-    let file = File::create(&says).at(&says)?;
+pub fn start(command: &Command, output: PathBuf) -> Result<Running, MeasureError> {
+    let file = File::create(&output).at(&output)?;
     let mut started = ends_with_us(command);
     let child = started
         .process_group(0)
@@ -125,7 +125,7 @@ pub fn start(command: &Command, says: PathBuf) -> Result<Running, MeasureError> 
     Ok(Running {
         child,
         what: shown(command),
-        says,
+        output,
     })
 }
 
@@ -133,7 +133,7 @@ pub fn start(command: &Command, says: PathBuf) -> Result<Running, MeasureError> 
 pub struct Running {
     child: Child,
     what: String,
-    says: PathBuf,
+    output: PathBuf,
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, MeasureError> {
@@ -154,7 +154,7 @@ impl Running {
     ///
     /// # Errors
     /// If the program ends, or after the timeout; with its output.
-    pub fn until(
+    pub fn wait_until(
         &mut self,
         what: &str,
         within: Duration,
@@ -165,12 +165,12 @@ impl Running {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(MeasureError::Failed {
                     command: self.what.clone(),
-                    message: described(&read(&self.says)?, &status),
+                    message: described(&read(&self.output)?, &status),
                 });
             }
             if begun.elapsed() > within {
                 return Err(MeasureError::Late {
-                    what: format!("{what} ({})", last(&read(&self.says)?)),
+                    what: format!("{what} ({})", last(&read(&self.output)?)),
                     seconds: within.as_secs(),
                 });
             }
@@ -183,7 +183,7 @@ impl Running {
     ///
     /// # Errors
     /// After the timeout; it is killed then.
-    pub fn ended(mut self, within: Duration) -> Result<(), MeasureError> {
+    pub fn wait_for_end(mut self, within: Duration) -> Result<(), MeasureError> {
         let begun = Instant::now();
         while self.is_running() {
             if begun.elapsed() > within {
@@ -216,8 +216,8 @@ mod tests {
         let words = ["sh", "-c", "echo why >&2; exit 3"];
         let failed = run(command(&words), b"").expect_err("it fails").to_string();
         assert!(failed.contains("3: why"), "{failed}");
-        let mut running = start(&command(&words), folder.path().join("says")).expect("started");
-        let never = running.until("nothing", Duration::from_secs(60), || false);
+        let mut running = start(&command(&words), folder.path().join("output")).expect("started");
+        let never = running.wait_until("nothing", Duration::from_secs(60), || false);
         let failed = never.expect_err("it ends").to_string();
         assert!(failed.contains("3: why"), "{failed}");
         let missing = run(command(&["scree-has-no-such"]), b"").expect_err("it is not there");
@@ -230,12 +230,15 @@ mod tests {
         let cat = || {
             start(
                 &command(&["tail", "-f", "/dev/null"]),
-                folder.path().join("says"),
+                folder.path().join("output"),
             )
         };
         let mut one = cat().expect("started");
-        one.until("nothing", Duration::ZERO, || true).expect("true");
-        let late = one.ended(Duration::ZERO).expect_err("it does not end");
+        one.wait_until("nothing", Duration::ZERO, || true)
+            .expect("true");
+        let late = one
+            .wait_for_end(Duration::ZERO)
+            .expect_err("it does not end");
         assert!(late.to_string().contains("has not ended"), "{late}");
         let (id, one) = cat().map(|one| (one.id(), one)).expect("started");
         drop(one);

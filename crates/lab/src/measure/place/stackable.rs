@@ -75,7 +75,7 @@ impl Place for StackablePlace {
             seen: Some(seen.clone()),
             daemon: None,
         };
-        let mounted = daemon.until("gocryptfs has not mounted", WAIT_MAX, || {
+        let mounted = daemon.wait_until("gocryptfs has not mounted", WAIT_MAX, || {
             device(&seen).is_some_and(|inside| Some(inside) != outside)
         });
         opened.daemon = Some(daemon);
@@ -117,7 +117,7 @@ impl Opened for StackableOpened {
             self.seen = None;
         }
         match self.daemon.take() {
-            Some(daemon) => daemon.ended(WAIT_MAX),
+            Some(daemon) => daemon.wait_for_end(WAIT_MAX),
             None => Ok(()),
         }
     }

@@ -61,9 +61,9 @@ impl VolumePlace {
             "--overcommit",
             "100000",
         ];
-        let says = settings.folder.join("up.said");
-        let mut process = start(&scree.command(&words), says)?;
-        process.until("`scree up` does not answer", START_MAX, || {
+        let output = settings.folder.join("up.output");
+        let mut process = start(&scree.command(&words), output)?;
+        process.wait_until("`scree up` does not answer", START_MAX, || {
             scree.run(&["status"]).is_ok()
         })?;
         let keys = folder.join("filter-keys").join("local");

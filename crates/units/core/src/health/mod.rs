@@ -213,7 +213,7 @@ impl Health {
             }
             return;
         };
-        let Some(found) = self.state_after(class, error) else {
+        let Some(found) = self.count_error(class, error) else {
             return;
         };
         self.last_error = Some((now.wall, Arc::new(error.clone())));
@@ -225,9 +225,9 @@ impl Health {
         }
     }
 
-    /// The state that an error shows; `None` if the error does not show that the unit is at
-    /// fault.
-    fn state_after(&mut self, class: OpClass, error: &UnitError) -> Option<UnitState> {
+    /// Counts an error, and returns the state that it shows; `None` if it does not show that the
+    /// unit is at fault.
+    fn count_error(&mut self, class: OpClass, error: &UnitError) -> Option<UnitState> {
         match error {
             UnitError::Missing { .. }
             | UnitError::Unavailable { .. }

@@ -67,8 +67,8 @@ fn every_flipped_bit_of_a_record_is_detected() {
     }
 }
 
-fn is_older(shown: Result<(), FenceError>) -> bool {
-    matches!(shown, Err(FenceError::Older { .. }))
+fn is_older(presented: Result<(), FenceError>) -> bool {
+    matches!(presented, Err(FenceError::Older { .. }))
 }
 
 #[test]

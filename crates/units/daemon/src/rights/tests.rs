@@ -38,18 +38,18 @@ fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
     lease(epoch, &[serials])
 }
 
-fn shown(scopes: impl IntoIterator<Item = Scope>) -> Rights {
-    let mut shown = Rights::default();
+fn rights_of(scopes: impl IntoIterator<Item = Scope>) -> Rights {
+    let mut rights = Rights::default();
     for scope in scopes {
-        shown
+        rights
             .take(until(ENDS, scope), UNIT, Millis(0))
             .expect("room");
     }
-    shown
+    rights
 }
 
 /// Which of putting, reading, freeing, deleting and listing are allowed.
-fn allowed(shown: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
+fn allowed(rights: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
     let serial = segment.serial();
     [
         Action::Put(segment),
@@ -58,31 +58,31 @@ fn allowed(shown: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool
         Action::Delete(segment, lineage_tag),
         Action::List(serial..serial + 1),
     ]
-    .map(|action| shown.right(&action, ENDS).is_ok())
+    .map(|action| rights.right(&action, ENDS).is_ok())
 }
 
 /// Daemons ignored the first lease of a volume.
 #[test]
 fn a_lease_counts_before_it_has_reserved_anything() {
-    let mut shown = Rights::default();
-    assert!(shown.leases(Millis(0)).is_empty());
+    let mut rights = Rights::default();
+    assert!(rights.leases(Millis(0)).is_empty());
     let lease = Scope::Lease {
         lineage_tag: OWN,
         fence: Fence(1),
         epoch: 1,
         serials: vec![],
     };
-    shown
+    rights
         .take(until(ENDS, lease), UNIT, Millis(0))
         .expect("there is room");
-    assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
-    assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
+    assert_eq!(rights.leases(Millis(0)), [(Fence(1), 1)]);
+    assert!(rights.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
 }
 
 /// A host's next lease made the daemon refuse frees of segments of the lease before.
 #[test]
 fn another_right_to_free_or_read_takes_precedence_over_a_lease() {
-    let mut shown = Rights::default();
+    let mut rights = Rights::default();
     let (own, now) = (segment(3, 5), Millis(0));
     let lease = Scope::Lease {
         lineage_tag: OWN,
@@ -90,26 +90,26 @@ fn another_right_to_free_or_read_takes_precedence_over_a_lease() {
         epoch: 2,
         serials: vec![0..10, 20..30],
     };
-    shown
+    rights
         .take(until(ENDS, lease), UNIT, now)
         .expect("there is room");
-    let is_leased = |shown: &Rights, action: Action| {
-        matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
+    let is_leased = |rights: &Rights, action: Action| {
+        matches!(rights.right(&action, now), Ok(Right::Lease { .. }))
     };
-    assert!(is_leased(&shown, Action::Free(own, OWN)));
-    assert!(is_leased(&shown, Action::Read(own, OWN)));
+    assert!(is_leased(&rights, Action::Free(own, OWN)));
+    assert!(is_leased(&rights, Action::Read(own, OWN)));
     let segments = vec![own];
     let free = until(ENDS, Scope::Free { segments });
-    shown.take(free, UNIT, now).expect("there is room");
+    rights.take(free, UNIT, now).expect("there is room");
     let read = until(
         ENDS,
         Scope::Read {
             lineage_tags: vec![OWN],
         },
     );
-    shown.take(read, UNIT, now).expect("there is room");
+    rights.take(read, UNIT, now).expect("there is room");
     for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
-        assert_eq!(shown.right(&action, now), Ok(Right::ReadOrFree));
+        assert_eq!(rights.right(&action, now), Ok(Right::ReadOrFree));
     }
     let copysets = vec![own.copyset()];
     let repair = until(
@@ -119,13 +119,13 @@ fn another_right_to_free_or_read_takes_precedence_over_a_lease() {
             units: vec![UNIT],
         },
     );
-    shown.take(repair, UNIT, now).expect("there is room");
-    assert!(is_leased(&shown, Action::Put(own)), "a put uses the lease");
+    rights.take(repair, UNIT, now).expect("there is room");
+    assert!(is_leased(&rights, Action::Put(own)), "a put uses the lease");
 }
 
 #[test]
 fn each_capability_allows_its_own_actions_only() {
-    let leased = shown([lease(3, &[10..20, 40..41])]);
+    let leased = rights_of([lease(3, &[10..20, 40..41])]);
     for lineage_tag in [OWN, LineageTag::NONE] {
         assert_eq!(allowed(&leased, segment(5, 10), lineage_tag), [true; 5]);
         assert_eq!(allowed(&leased, segment(0, 40), lineage_tag), [true; 5]);
@@ -140,7 +140,7 @@ fn each_capability_allows_its_own_actions_only() {
     assert!(lists(10..20) && lists(15..15));
     assert!(!lists(9..20) && !lists(10..21) && !lists(10..41) && !lists(0..u64::MAX));
 
-    let read = shown([Scope::Read {
+    let read = rights_of([Scope::Read {
         lineage_tags: vec![OWN, LineageTag(9)],
     }]);
     let read_only = [false, true, false, false, false];
@@ -150,12 +150,12 @@ fn each_capability_allows_its_own_actions_only() {
 
     let segments = vec![segment(1, 10), segment(2, 3)];
     let scope = Scope::Free { segments };
-    let free = shown([scope.clone()]);
+    let free = rights_of([scope.clone()]);
     let free_only = [false, false, true, false, false];
     assert_eq!(allowed(&free, segment(1, 10), LineageTag::NONE), free_only);
     assert_eq!(allowed(&free, segment(1, 10), OWN), [false; 5], "of whom");
     assert_eq!(allowed(&free, segment(2, 10), LineageTag::NONE), [false; 5]);
-    let free = shown([
+    let free = rights_of([
         scope,
         Scope::Read {
             lineage_tags: vec![OWN],
@@ -166,13 +166,13 @@ fn each_capability_allows_its_own_actions_only() {
     assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
     assert_eq!(allowed(&free, segment(2, 10), OWN), read_only);
 
-    let repair = shown([Scope::Repair {
+    let repair = rights_of([Scope::Repair {
         copysets: vec![CopysetId::new(4).expect("one")],
         units: vec![UnitId::from_u128(2), UNIT],
     }]);
     assert_eq!(allowed(&repair, segment(4, 10), OTHER), [true; 5]);
     // A repair of one unit could change the copyset on all units.
-    let elsewhere = shown([Scope::Repair {
+    let elsewhere = rights_of([Scope::Repair {
         copysets: vec![CopysetId::new(4).expect("one")],
         units: vec![UnitId::from_u128(2)],
     }]);
@@ -188,7 +188,7 @@ fn each_capability_allows_its_own_actions_only() {
     assert!(repair.repairs(own, ENDS) && !repair.repairs(other, ENDS));
     assert!(!repair.repairs(own, Millis(ENDS.0 + SLACK_MS + 1)));
     assert_eq!(
-        allowed(&shown([]), segment(5, 10), LineageTag::NONE),
+        allowed(&rights_of([]), segment(5, 10), LineageTag::NONE),
         [false; 5]
     );
 }
@@ -199,12 +199,12 @@ fn a_segment_without_a_readable_tag_needs_its_lease_or_a_repair() {
     let own = segment(4, 10);
     let lineage_tags = vec![OWN, UNREADABLE];
     let segments = vec![own];
-    let others = shown([Scope::Read { lineage_tags }, Scope::Free { segments }]);
+    let others = rights_of([Scope::Read { lineage_tags }, Scope::Free { segments }]);
     assert_eq!(allowed(&others, own, UNREADABLE), [false; 5]);
-    let leased = shown([lease_of(1, 10..11)]);
+    let leased = rights_of([lease_of(1, 10..11)]);
     assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
     let copysets = vec![own.copyset()];
-    let repair = shown([Scope::Repair {
+    let repair = rights_of([Scope::Repair {
         copysets,
         units: vec![UNIT],
     }]);
@@ -217,7 +217,7 @@ fn a_segment_without_a_readable_tag_needs_its_lease_or_a_repair() {
 
 #[test]
 fn capabilities_of_an_earlier_database_are_dropped() {
-    let mut shown = shown([Scope::Read {
+    let mut rights = rights_of([Scope::Read {
         lineage_tags: vec![OWN],
     }]);
     let newer = Capability {
@@ -229,20 +229,20 @@ fn capabilities_of_an_earlier_database_are_dropped() {
             },
         )
     };
-    shown.take(newer, UNIT, Millis(0)).expect("room");
-    let reads = |lineage_tag| allowed(&shown, segment(5, 10), lineage_tag)[1];
+    rights.take(newer, UNIT, Millis(0)).expect("room");
+    let reads = |lineage_tag| allowed(&rights, segment(5, 10), lineage_tag)[1];
     assert_eq!((reads(OWN), reads(OTHER)), (false, true));
-    assert_eq!(shown.generation(), 1);
+    assert_eq!(rights.generation(), 1);
 }
 
 #[test]
 fn a_serial_belongs_to_the_lease_that_was_presented_last() {
-    let shown = shown([
+    let rights = rights_of([
         lease_of(1, 10..20),
         lease_of(2, 15..17),
         lease_of(3, 19..30),
     ]);
-    let epoch = |serial| match shown.right(&Action::Put(segment(0, serial)), ENDS) {
+    let epoch = |serial| match rights.right(&Action::Put(segment(0, serial)), ENDS) {
         Ok(Right::Lease { epoch, .. }) => Some(epoch),
         _ => None,
     };
@@ -258,7 +258,7 @@ fn a_serial_belongs_to_the_lease_that_was_presented_last() {
 
 #[test]
 fn an_expired_capability_allows_nothing_and_is_reported() {
-    let shown = shown([
+    let rights = rights_of([
         lease_of(1, 10..20),
         Scope::Read {
             lineage_tags: vec![OTHER],
@@ -268,12 +268,12 @@ fn an_expired_capability_allows_nothing_and_is_reported() {
     let put = Action::Put(segment(0, 10));
     let read = Action::Read(segment(0, 50), OTHER);
     for action in [&put, &read] {
-        assert!(shown.right(action, late).is_ok());
+        assert!(rights.right(action, late).is_ok());
         let later = Millis(late.0 + 1);
-        assert_eq!(shown.right(action, later), Err(NotAllowed::Ended));
+        assert_eq!(rights.right(action, later), Err(NotAllowed::Ended));
     }
     let never = Action::Put(segment(0, 50));
-    assert_eq!(shown.right(&never, late), Err(NotAllowed::Never));
+    assert_eq!(rights.right(&never, late), Err(NotAllowed::Never));
 }
 
 #[test]
@@ -285,16 +285,16 @@ fn expiry_tolerates_differing_clocks() {
 
 #[test]
 fn capabilities_of_a_connection_are_limited_until_some_expire() {
-    let mut shown = Rights::default();
-    let mut show = |first: u64, ends, now| {
+    let mut rights = Rights::default();
+    let mut present = |first: u64, ends, now| {
         let lineage_tags = (first..first + 1000).map(LineageTag).collect();
-        shown
+        rights
             .take(until(ends, Scope::Read { lineage_tags }), UNIT, now)
             .is_ok()
     };
     let count = (0..1000)
-        .filter(|at| show(at * 1000, ENDS, Millis(0)))
+        .filter(|at| present(at * 1000, ENDS, Millis(0)))
         .count();
     assert_eq!(count, ITEMS_MAX / 1000 + 1);
-    assert!(show(0, Millis(i64::MAX), Millis(ENDS.0 + SLACK_MS + 1)));
+    assert!(present(0, Millis(i64::MAX), Millis(ENDS.0 + SLACK_MS + 1)));
 }

@@ -165,9 +165,9 @@ fn feed(site: &Site, host: &Party, at: &Endpoint, chances: &Chances) -> bool {
     stream.sock.set_read_timeout(timeout).expect("set");
     stream.sock.set_write_timeout(timeout).expect("set");
     let signed = key().sign(&capability(host.fingerprint.0, lease())).0;
-    let mut shown = Vec::new();
-    Request::Present(&signed).encode(1, &mut shown);
-    let is_sent = stream.write_all(&shown).is_ok();
+    let mut present = Vec::new();
+    Request::Present(&signed).encode(1, &mut present);
+    let is_sent = stream.write_all(&present).is_ok();
     let mut answers = vec![0; 1 << 16];
     for _ in 0..chances.below(40) {
         let mut bytes = chances.requests(&signed);

@@ -135,7 +135,7 @@ impl Link for Inside {
     }
 }
 
-/// The unit as a host sees it that has shown `scopes`.
+/// The unit as a host sees it that has presented `scopes`.
 pub fn unit_of(keeper: &Arc<Keeper>, holder: [u8; 32], scopes: &[Scope]) -> RemoteUnit {
     let link = Inside::connect(Arc::clone(keeper), holder);
     let unit = RemoteUnit::new("scree://there".to_owned(), link);
@@ -224,12 +224,12 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     };
     assert!(answered().is_none(), "the hello");
     assert!(answered().is_none(), "there is nothing to wait for");
-    let show = answered().flatten().expect("it writes to the disk");
-    assert_eq!(show.tag(), 3);
+    let present = answered().flatten().expect("it writes to the disk");
+    assert_eq!(present.tag(), 3);
     assert!(answered().is_none(), "it may be read already");
     assert!(matches!(answered(), Some(None)), "it is held up");
     assert!(!session.has_room());
-    let _ = show.run();
+    let _ = present.run();
     session.answered(3);
     let job = match session.step(&mut out).expect("it stays open") {
         Step::Job(job) => job,

@@ -187,7 +187,7 @@ fn a_link_uses_the_direct_connection_as_soon_as_there_is_one() {
     let clock = Arc::new(SimulatedClock::default());
     let link = TlsLink::start(config, Arc::clone(&clock) as _).expect("started");
     let link = Arc::new(link);
-    site.show(&link, &host, &whole_lease(1));
+    site.present(&link, &host, &whole_lease(1));
     let unit = RemoteUnit::new("scree://far".to_owned(), Arc::clone(&link) as _);
     put(&unit, 20, 0).expect("through the other");
     assert_eq!(link.via().as_ref(), Some(near.endpoint()));

@@ -71,7 +71,11 @@ async fn what_a_compromised_host_has_destroyed_is_brought_back_while_no_daemon_r
     restore(&site.world, &nowhere, &meant, false).expect_err("no daemon was there");
     assert!(!world::host::is_folder(&nowhere));
     let restored = restore(&site.world, &folder, &meant, false).expect("restored");
-    let fates: Vec<_> = restored.segments.iter().map(|one| one.whole).collect();
+    let fates: Vec<_> = restored
+        .segments
+        .iter()
+        .map(|segment| segment.whole)
+        .collect();
     let fate = |serial| {
         let mut segments = restored.segments.iter();
         let found = segments.find(|one| one.segment == segment(serial));

@@ -269,7 +269,7 @@ fn each_capability_allows_only_its_own_operations() {
     assert_eq!(done, all);
 }
 
-fn show(scene: &Scene, signed: &[u8]) -> String {
+fn present_refused(scene: &Scene, signed: &[u8]) -> String {
     let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
     let refused = unit.present(signed).expect_err("it is refused");
     assert!(put(&unit, segment(10), 1).is_err());
@@ -287,7 +287,7 @@ fn a_capability_of_another_host_and_an_altered_one_are_refused() {
         key().sign(&capability).0
     };
     let says = |signed: &[u8], what: &str| {
-        let message = show(&scene, signed);
+        let message = present_refused(&scene, signed);
         assert!(message.contains(what), "{message}");
     };
     says(&own(&|one| one.holder = HOST), "another host");

@@ -147,7 +147,7 @@ async fn a_daemon_that_no_controller_accepts_does_not_start() {
     let requests = controller.requests.lock().expect("no panic").clone();
     let places: Vec<_> = requests
         .iter()
-        .filter_map(|one| one.folder.clone())
+        .filter_map(|request| request.folder.clone())
         .collect();
     assert_eq!(places.len(), 2);
     assert_eq!(places[0], places[1], "drawn for the folder");
@@ -161,7 +161,10 @@ async fn a_copied_folder_counts_as_another_location() {
     let place = async || {
         start(&site).await.expect("started").shut_down().await;
         let requests = controller.requests.lock().expect("no panic");
-        let last = requests.iter().rev().find_map(|one| one.folder.clone());
+        let last = requests
+            .iter()
+            .rev()
+            .find_map(|request| request.folder.clone());
         last.expect("it reported one")
     };
     let first = place().await;
@@ -306,7 +309,7 @@ async fn new_keys_the_time_and_new_certificates_are_applied() {
     })
     .await;
     let host = Arc::new(site.host("h1"));
-    until("the new certificate is shown", async || {
+    until("the new certificate is presented", async || {
         let unit = site.unit(&host, UNIT, std::slice::from_ref(&at), &[]);
         as_host(move || unit.probe()).await.is_ok()
     })

@@ -187,7 +187,7 @@ impl Site {
         Arc::new(TlsLink::start(config, clock).expect("started"))
     }
 
-    /// The unit as a host sees it that has shown `scopes`.
+    /// The unit as a host sees it that has presented `scopes`.
     pub fn unit(
         &self,
         host: &Party,
@@ -197,12 +197,12 @@ impl Site {
     ) -> RemoteUnit {
         let link = self.link(self.link_config(host, unit, at));
         for scope in scopes {
-            self.show(&link, host, scope);
+            self.present(&link, host, scope);
         }
         RemoteUnit::new(format!("scree://{unit}"), link)
     }
 
-    pub fn show(&self, link: &TlsLink, host: &Party, scope: &Scope) {
+    pub fn present(&self, link: &TlsLink, host: &Party, scope: &Scope) {
         let own = host.fingerprint.0;
         let signed = key().sign(&capability(own, scope.clone())).0;
         {

@@ -258,7 +258,7 @@ impl Run {
             }
         }
         let again = unit.restore(&ALL, false).expect("restored again");
-        let slots: u32 = again.segments.iter().map(|one| one.slots).sum();
+        let slots: u32 = again.segments.iter().map(|segment| segment.slots).sum();
         assert_eq!(slots, 0, "{again:?}");
     }
 }

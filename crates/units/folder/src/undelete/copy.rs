@@ -26,7 +26,7 @@ use crate::segments::OpenTable;
 use crate::table::Table;
 use crate::{CHUNK_BYTES, is_not_found};
 
-/// A copy of a segment as it was at some moment.
+/// A copy of a segment as it was at some time.
 pub(crate) struct SegmentCopy {
     draft: PathBuf,
     file: Arc<dyn File>,

@@ -23,9 +23,9 @@ pub(super) const FREED_SEGMENTS_MAX: usize = 1 << 18;
 
 /// A log whose slots are being punched.
 pub(super) struct OpenedLog {
-    /// The log's name: the moment of its creation.
+    /// The log's name: the run time of its creation.
     begun: u64,
-    /// The moment of its newest record.
+    /// The run time of its newest record.
     newest: u64,
     /// The slots that it names and that are not punched yet.
     named: BTreeMap<SegmentId, NamedSlots>,
@@ -227,7 +227,7 @@ impl Undelete<'_> {
                 Oldest::Log(_, log) => log.newest,
                 Oldest::Segment(segment) => segment.name.freed_at,
             };
-            let has_expired = index.has_expired(self.clock, window, freed_at.moment);
+            let has_expired = index.has_expired(self.clock, window, freed_at.run_time_us);
             if !(has_expired || evicts) {
                 return Ok(None);
             }
@@ -241,7 +241,7 @@ impl Undelete<'_> {
                     index.logs.close(begun);
                     Expired::Log(OpenedLog {
                         begun,
-                        newest: log.newest.moment,
+                        newest: log.newest.run_time_us,
                         named: BTreeMap::new(),
                         is_evicted: !has_expired,
                     })
@@ -304,7 +304,7 @@ impl Undelete<'_> {
             let oldest = index.segments.all().first_key_value();
             let oldest = oldest.map(|(_, segment)| *segment);
             let expired = oldest.filter(|segment| {
-                index.has_expired(self.clock, window, segment.name.freed_at.moment)
+                index.has_expired(self.clock, window, segment.name.freed_at.run_time_us)
             });
             if let Some(segment) = expired {
                 index.count_reclaimed(segment.name.freed_at);
@@ -336,7 +336,7 @@ impl Undelete<'_> {
     fn remove_segment(&self, segment: &FreedSegment) -> Result<(), UnitError> {
         let FreedSegment { name, .. } = *segment;
         let is_name_needed = self.with_index(|index| {
-            Ok(index.logs.has_before(name.freed_at.moment)
+            Ok(index.logs.has_before(name.freed_at.run_time_us)
                 && index.segments.emptied() < self.store.segments_max)
         })?;
         if is_name_needed && self.empty(&name).is_ok() {
@@ -375,8 +375,12 @@ impl Undelete<'_> {
         self.with_index(|index| {
             let mut named: BTreeMap<SegmentId, NamedSlots> = BTreeMap::new();
             for record in records {
-                let moment = record.freed_at.moment;
-                if index.segments.next_after(record.segment, moment).is_none() {
+                let run_time_us = record.freed_at.run_time_us;
+                if index
+                    .segments
+                    .next_after(record.segment, run_time_us)
+                    .is_none()
+                {
                     let named = named.entry(record.segment).or_default();
                     named.bytes += record.content_bytes();
                     named.runs.extend(record.runs);

@@ -32,7 +32,7 @@ const LOGS_A_WINDOW: u32 = 24;
 /// What is removed next.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Oldest {
-    /// The log begun at this moment.
+    /// The log begun at this run time.
     Log(u64, Log),
     Segment(FreedSegment),
 }
@@ -77,8 +77,11 @@ impl Index {
     }
 
     fn add_record(&mut self, begun: u64, record: &Record) {
-        let moment = record.freed_at.moment;
-        let is_current = self.segments.next_after(record.segment, moment).is_none();
+        let run_time_us = record.freed_at.run_time_us;
+        let is_current = self
+            .segments
+            .next_after(record.segment, run_time_us)
+            .is_none();
         self.logs.add(begun, record, is_current);
     }
 
@@ -108,7 +111,7 @@ impl Index {
             runs: Vec::new(),
         };
         let record = record.with_slots(freed.slots);
-        let begun = record.freed_at.moment;
+        let begun = record.freed_at.run_time_us;
         let age_us_max = (window / LOGS_A_WINDOW).as_micros();
         let mut bytes = record.encode();
         let open = match self.logs.take_open(begun, age_us_max) {
@@ -135,7 +138,7 @@ impl Index {
     /// An emptied file whose name is needed by no log any more.
     pub fn unneeded_name(&self) -> Option<FreedSegmentName> {
         let name = self.segments.first_emptied()?;
-        (!self.logs.has_before(name.freed_at.moment)).then_some(name)
+        (!self.logs.has_before(name.freed_at.run_time_us)).then_some(name)
     }
 
     /// Room of all that is stored, in bytes.
@@ -158,11 +161,11 @@ impl Index {
         }
     }
 
-    /// Whether the window of what was freed at `moment` has passed. Never while a restore is
+    /// Whether the window of what was freed at `run_time_us` has passed. Never while a restore is
     /// incomplete: that may need it, and logs may name slots that it has restored.
-    pub fn has_expired(&self, clock: &dyn Clock, window: Duration, moment: u64) -> bool {
+    pub fn has_expired(&self, clock: &dyn Clock, window: Duration, run_time_us: u64) -> bool {
         let window_us = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
-        !self.is_restoring && moment.saturating_add(window_us) <= self.clock.now(clock)
+        !self.is_restoring && run_time_us.saturating_add(window_us) <= self.clock.now(clock)
     }
 
     /// Records that something that was freed at this time is removed.
@@ -178,10 +181,10 @@ impl Index {
     /// Saves the run time, if that is due.
     pub fn save_run_time(&mut self, disk: &dyn Disk, clock: &dyn Clock) -> io::Result<()> {
         let now = RunTime {
-            moment: self.clock.now(clock),
+            run_time_us: self.clock.now(clock),
             newest_reclaimed: self.newest_reclaimed,
         };
-        let is_due = now.moment - self.saved.moment.min(now.moment) >= SAVE_EVERY_US;
+        let is_due = now.run_time_us - self.saved.run_time_us.min(now.run_time_us) >= SAVE_EVERY_US;
         let is_empty = self.logs.all().is_empty() && self.segments.all().is_empty();
         if now.newest_reclaimed == self.saved.newest_reclaimed && (is_empty || !is_due) {
             return Ok(());
@@ -211,7 +214,7 @@ impl Log {
     fn empty(begun: u64) -> Self {
         Self {
             newest: Timestamp {
-                moment: begun,
+                run_time_us: begun,
                 wall: Millis(0),
             },
             bytes: 0,

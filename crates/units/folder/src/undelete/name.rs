@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  freed/
-//!    log-mmmmmmmmmmmmmmmm             slots that were freed from this moment on
-//!    ccc-sssssssss.mmmm….wwww…        a segment that was deleted or replaced then
-//!    ccc-sssssssss.mmmm….wwww….ssss…  a segment that a restore has replaced
+//!    log-rrrrrrrrrrrrrrrr             slots that were freed from this run time on
+//!    ccc-sssssssss.rrrr….wwww…        a segment that was deleted or replaced then
+//!    ccc-sssssssss.rrrr….wwww….ssss…  a segment that a restore has replaced
 //!    draft-…                          an incomplete copy or file
 //!    run-time                         the run time of the unit
 //!    restore                          the plan of an incomplete restore
 //! ```
 //!
-//! A moment is a run time of the unit in microseconds; no two are equal. The wall-clock time
-//! beside it is for people.
+//! `r…` is a run time of the unit in microseconds; no two are equal. The wall-clock time
+//! beside it, `w…`, is for people.
 
 use base::SegmentId;
 use world::Millis;
@@ -36,7 +36,7 @@ const LOG: &str = "log-";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Timestamp {
     /// Run time of the unit in microseconds.
-    pub moment: u64,
+    pub run_time_us: u64,
     /// Wall-clock time.
     pub wall: Millis,
 }
@@ -57,7 +57,7 @@ impl FreedSegmentName {
         let mut parts = name.split('.');
         let segment = segment_of(parts.next()?)?;
         let freed_at = Timestamp {
-            moment: moment(parts.next()?)?,
+            run_time_us: run_time_us(parts.next()?)?,
             wall: wall(parts.next()?)?,
         };
         let superseded = match parts.next() {
@@ -77,8 +77,8 @@ impl std::fmt::Display for FreedSegmentName {
         let Self {
             segment, freed_at, ..
         } = self;
-        let (moment, wall) = (freed_at.moment, freed_at.wall.0.cast_unsigned());
-        write!(formatter, "{segment}.{moment:016x}.{wall:016x}")?;
+        let (run_time_us, wall) = (freed_at.run_time_us, freed_at.wall.0.cast_unsigned());
+        write!(formatter, "{segment}.{run_time_us:016x}.{wall:016x}")?;
         match self.superseded {
             Some(superseded) => write!(formatter, ".{:016x}", superseded.0.cast_unsigned()),
             None => Ok(()),
@@ -86,21 +86,21 @@ impl std::fmt::Display for FreedSegmentName {
     }
 }
 
-/// Name of the log that was begun at `moment`.
-pub(super) fn log_name(moment: u64) -> String {
-    format!("{LOG}{moment:016x}")
+/// Name of the log that was begun at `run_time_us`.
+pub(super) fn log_name(run_time_us: u64) -> String {
+    format!("{LOG}{run_time_us:016x}")
 }
 
-/// The moment at which the log named `name` was begun, if that is the name of one.
+/// The run time at which the log named `name` was begun, if that is the name of one.
 pub(super) fn log_of(name: &str) -> Option<u64> {
-    moment(name.strip_prefix(LOG)?)
+    run_time_us(name.strip_prefix(LOG)?)
 }
 
-/// Maximum of a moment: some 140,000 years.
-pub(super) const MOMENT_MAX: u64 = 1 << 62;
+/// Maximum of a run time: some 140,000 years.
+pub(super) const RUN_TIME_US_MAX: u64 = 1 << 62;
 
-fn moment(text: &str) -> Option<u64> {
-    number(text).filter(|moment| *moment <= MOMENT_MAX)
+fn run_time_us(text: &str) -> Option<u64> {
+    number(text).filter(|run_time_us| *run_time_us <= RUN_TIME_US_MAX)
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -119,7 +119,7 @@ mod tests {
             let name = FreedSegmentName {
                 segment: SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits"),
                 freed_at: Timestamp {
-                    moment: 0x0123_4567_89ab,
+                    run_time_us: 0x0123_4567_89ab,
                     wall: Millis(-5),
                 },
                 superseded,

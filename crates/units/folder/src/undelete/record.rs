@@ -6,7 +6,7 @@ use base::{SegmentId, checksum};
 use unit::format::{FormatError, check, wrong};
 use world::Millis;
 
-use super::name::{MOMENT_MAX, Timestamp};
+use super::name::{RUN_TIME_US_MAX, Timestamp};
 use crate::runs::runs;
 
 /// The version of these formats that this program reads and writes.
@@ -112,7 +112,7 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let length = RECORD_BYTES + 4 * self.runs.len();
         let mut rest = Vec::with_capacity(length);
-        rest.put_u64(self.freed_at.moment);
+        rest.put_u64(self.freed_at.run_time_us);
         rest.put_u64(self.freed_at.wall.0.cast_unsigned());
         rest.put_u64(self.segment.bits());
         rest.put_u32(self.slot_bytes);
@@ -142,13 +142,13 @@ impl Record {
         let crc = reader.u32()?;
         let is_whole = crc == crc_of(length, &whole[8..]);
         let freed_at = Timestamp {
-            moment: reader.u64()?,
+            run_time_us: reader.u64()?,
             wall: Millis(reader.u64()?.cast_signed()),
         };
         let segment = SegmentId::from_bits(reader.u64()?);
         let slot_bytes = reader.u32()?;
         let count = reader.u32()? as usize;
-        let is_whole = is_whole && freed_at.moment <= MOMENT_MAX;
+        let is_whole = is_whole && freed_at.run_time_us <= RUN_TIME_US_MAX;
         if !is_whole || count > RUNS_MAX || reader.remaining() != 4 * count {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ fn crc_of(length: u32, rest: &[u8]) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RunTime {
     /// Run time in microseconds.
-    pub moment: u64,
+    pub run_time_us: u64,
     /// Wall-clock time at which the newest that was reclaimed was freed; 0 if nothing was.
     pub newest_reclaimed: i64,
 }
@@ -204,7 +204,7 @@ impl RunTime {
         bytes.put_bytes(RUN_TIME_MAGIC);
         bytes.put_u16(VERSION);
         bytes.put_bytes(&[0; 6]);
-        bytes.put_u64(self.moment);
+        bytes.put_u64(self.run_time_us);
         bytes.put_u64(self.newest_reclaimed.cast_unsigned());
         bytes.put_u32(0);
         bytes.put_u32(checksum::crc32c(&bytes));
@@ -219,7 +219,7 @@ impl RunTime {
         let version = reader.u16()?;
         let reserved: [u8; 6] = reader.array()?;
         let saved = Self {
-            moment: reader.u64()?,
+            run_time_us: reader.u64()?,
             newest_reclaimed: reader.u64()?.cast_signed(),
         };
         let reserved_end = reader.u32()?;
@@ -232,8 +232,8 @@ impl RunTime {
         if let Some(value) = reserved.find(|value| *value != 0) {
             return Err(wrong("a reserved field", value));
         }
-        if saved.moment > MOMENT_MAX {
-            return Err(wrong("the run time", saved.moment));
+        if saved.run_time_us > RUN_TIME_US_MAX {
+            return Err(wrong("the run time", saved.run_time_us));
         }
         Ok(saved)
     }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     const FREED_AT: Timestamp = Timestamp {
-        moment: 0x0123_4567_89ab,
+        run_time_us: 0x0123_4567_89ab,
         wall: Millis(-5),
     };
 
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn the_run_time_round_trips_and_every_flipped_bit_is_detected() {
         let saved = RunTime {
-            moment: 9,
+            run_time_us: 9,
             newest_reclaimed: -1,
         };
         let bytes: [u8; RUN_TIME_BYTES] = saved.encode().try_into().expect("40 bytes");
@@ -341,7 +341,7 @@ mod tests {
             0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x09, 0x00,
         ];
         let freed_at = Timestamp {
-            moment: 0x123,
+            run_time_us: 0x123,
             wall: Millis(-5),
         };
         let record = Record {
@@ -359,7 +359,7 @@ mod tests {
             0xe1, 0xf1, 0x2e, 0x9c,
         ];
         let saved = RunTime {
-            moment: 0x123,
+            run_time_us: 0x123,
             newest_reclaimed: -5,
         };
         assert_eq!(saved.encode(), fixture);

@@ -100,7 +100,7 @@ impl RestoreReport {
     /// Whether all that is selected and still stored was restored.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let failed = |one: &RestoredSegment| one.whole == SegmentFate::Failed;
+        let failed = |segment: &RestoredSegment| segment.whole == SegmentFate::Failed;
         self.unreadable_logs == 0 && !self.segments.iter().any(failed)
     }
 }

@@ -20,7 +20,11 @@ fn what_the_store_can_do_is_learned_when_the_unit_is_made() {
     site.unit();
     let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");
     assert_eq!(
-        (marker.cluster, marker.unit, marker.owner),
+        (
+            marker.common.cluster,
+            marker.common.unit,
+            marker.common.owner
+        ),
         (CLUSTER, UNIT, None)
     );
     let all = Conditional {

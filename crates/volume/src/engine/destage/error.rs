@@ -2,9 +2,9 @@
 //! the client gets.
 
 use base::{IoError, with_causes};
+use catalog::CatalogError;
 use unit::UnitError;
 
-use crate::catalog::CatalogError;
 use crate::scatter::{AssignError, PlaceError};
 
 /// Why a destage did not end in a version.

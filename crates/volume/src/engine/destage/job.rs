@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use catalog::{StoredVersion, VersionCommit, VersionKey};
 use world::File;
 
 use super::error::DestageError;
-use crate::catalog::{StoredVersion, VersionCommit, VersionKey};
 use crate::engine::env::Env;
 use crate::engine::layers::ConsistencyPoint;
 use crate::engine::pages::place_pages;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{IoError, with_causes};
+use catalog::VersionKey;
 
 use self::job::{DestageEnd, Job, Placement, finish};
 use self::state::Failure;
@@ -32,7 +33,6 @@ use super::env::Env;
 use super::event::Event;
 use super::layers::ConsistencyPoint;
 use super::volume::Volume;
-use crate::catalog::VersionKey;
 
 impl Volume {
     /// Freezes `active` into a consistency point.

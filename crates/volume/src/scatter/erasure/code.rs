@@ -15,7 +15,7 @@
 //!
 //! Pure: no I/O, no units; contents and tags are both bytes.
 
-use crate::catalog::Erasure;
+use catalog::Erasure;
 
 use super::field::{add_product, inverse, multiply, power, shift, shift_and_add};
 

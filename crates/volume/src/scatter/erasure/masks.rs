@@ -16,10 +16,10 @@
 
 use base::codec::{OutOfBytes, Reader, Writer as _};
 use base::{SegmentId, Slot, checksum};
+use catalog::Erasure;
 use unit::{Read, SlotRun, Tag, Unit, UnitError};
 
 use super::code::{Mask, whole};
-use crate::catalog::Erasure;
 
 const MAGIC: &[u8; 8] = b"screemsk";
 const VERSION: u16 = 1;

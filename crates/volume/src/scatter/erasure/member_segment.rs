@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use base::{SegmentId, Slot};
+use catalog::Erasure;
 use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::masks::Masks;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 
 /// Reads one slot.

@@ -1,12 +1,12 @@
 //! [`ParityRewrite`]: replaces a segment's parity by one without its dead slots.
 
 use base::{SegmentId, Slot};
+use catalog::Erasure;
 use unit::{Read, Replacement, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
 use super::masks::Masks;
 use super::member_segment::stat_of;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 
 /// Rows read at once.
@@ -142,11 +142,11 @@ impl ParityRewrite<'_> {
         let parity = usize::from(self.parity);
         let tags = slots
             .iter()
-            .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+            .map(|slot| slot.as_ref().map(|(tag, _)| &tag[..]));
         encode(parity, tags, &mut tag);
         let contents = slots
             .iter()
-            .map(|one| one.as_ref().map(|(_, content)| &content[..]));
+            .map(|slot| slot.as_ref().map(|(_, content)| &content[..]));
         encode(parity, contents, &mut content);
         Some((tag, content))
     }

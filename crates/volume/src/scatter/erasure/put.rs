@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
+use catalog::Erasure;
 use unit::{Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::encode;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::write::{ShareError, SharePut, Source};
 
@@ -60,9 +60,9 @@ pub fn put_rows(
     let mut row = share.first as usize / k;
     for items in share.items.chunks(rows_max * k) {
         let checked = put.progress.check().map_err(ShareError::Stopped);
-        checked.map_err(|other| writers.most_severe(other))?;
+        checked.map_err(|other| writers.take_most_severe(other))?;
         let columns = columns(erasure, items, length, &put.source).map_err(ShareError::Source);
-        let columns = columns.map_err(|other| writers.most_severe(other))?;
+        let columns = columns.map_err(|other| writers.take_most_severe(other))?;
         writers.write_columns(pool, put, row, Arc::new(columns))?;
         put.progress.add(items.len());
         row += items.len().div_ceil(k);
@@ -212,7 +212,7 @@ impl Writers {
             }
         }
         if let Some(other) = stop {
-            return Err(self.most_severe(other));
+            return Err(self.take_most_severe(other));
         }
         match self.failure.take_if(|_| is_needed) {
             Some(error) => Err(ShareError::Unit(error)),
@@ -222,7 +222,7 @@ impl Writers {
 
     /// The error to report: a failed put that may still be carried out comes before
     /// `other`, which will be met again.
-    fn most_severe(&mut self, other: ShareError) -> ShareError {
+    fn take_most_severe(&mut self, other: ShareError) -> ShareError {
         match self.failure.take_if(|known| known.is_outcome_unknown()) {
             Some(unresolved) => ShareError::Unit(unresolved),
             None => other,

@@ -2,8 +2,8 @@
 //!
 //! Pure: the caller reads the members and writes the result.
 
-use crate::catalog::Erasure;
 use base::SegmentId;
+use catalog::Erasure;
 use unit::Tag;
 
 use super::code::{Mask, add, encode, recipe, whole};
@@ -287,9 +287,9 @@ mod tests {
                 let (mut tag, mut content) = ([0; 16], vec![0; SLOT_BYTES as usize]);
                 let tags = slots
                     .iter()
-                    .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+                    .map(|slot| slot.as_ref().map(|(tag, _)| &tag[..]));
                 encode(place - k, tags, &mut tag);
-                let contents = slots.iter().map(|one| one.as_ref().map(|(_, c)| &c[..]));
+                let contents = slots.iter().map(|slot| slot.as_ref().map(|(_, c)| &c[..]));
                 encode(place - k, contents, &mut content);
                 SlotContent::Present(tag, content)
             };

@@ -19,8 +19,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
+use catalog::{Erasure, MemberState};
 use unit::{SegmentStat, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
@@ -89,7 +89,10 @@ pub fn reclaim_if(
         return Ok(false);
     }
     // A member that is being rebuilt is made of the present slots: they must stay.
-    if let Some(member) = members.iter().find(|one| one.state != MemberState::InSync) {
+    if let Some(member) = members
+        .iter()
+        .find(|member| member.state != MemberState::InSync)
+    {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
             reason: format!("copyset {} is being repaired", segment.copyset().number()),
@@ -161,7 +164,7 @@ impl<'a> InspectedSegment<'a> {
             parities.push(read_masks(member, segment, erasure, parity)?);
         }
         let mut filled = Vec::new();
-        for member in members.iter().filter(|one| is_beside(one, &chosen)) {
+        for member in members.iter().filter(|member| is_beside(member, &chosen)) {
             if let Some(parity) = member.place.checked_sub(erasure.data()) {
                 filled.push(read_masks(member, segment, erasure, parity)?);
             }
@@ -323,7 +326,7 @@ impl<'a> InspectedSegment<'a> {
         for member in self
             .members
             .iter()
-            .filter(|one| one.place < self.erasure.data())
+            .filter(|member| member.place < self.erasure.data())
         {
             let kept = kept_by(member, self.segment)?.map_or_else(Vec::new, |(_, kept)| kept);
             let kept = kept
@@ -384,7 +387,7 @@ impl<'a> InspectedSegment<'a> {
         for member in self
             .members
             .iter()
-            .filter(|one| one.place < self.erasure.data())
+            .filter(|member| member.place < self.erasure.data())
         {
             let own = own_slots(self.layout, member.place, slots);
             if !own.is_empty() {

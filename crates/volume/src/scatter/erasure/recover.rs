@@ -12,12 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SegmentId, Slot, UnitId};
+use catalog::Erasure;
 use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::{Mask, add, recipe, whole};
 use super::masks::Masks;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 

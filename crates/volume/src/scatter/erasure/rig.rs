@@ -7,11 +7,11 @@ use std::sync::Arc;
 use base::{
     BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
 };
+use catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use unit::{TrackedUnit, Unit as _};
 use unit_folder::FolderUnit;
 use world::simulated::{Fault, SimulatedDisk, Simulation};
 
-use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use crate::lease_term::LeaseTerm;
 use crate::map::Entry;
 use crate::scatter::{

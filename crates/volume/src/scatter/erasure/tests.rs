@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{LineageTag, Slot, UnitId};
+use catalog::{Copyset, DrainingMember, Leftovers, OpenSegment};
 use unit::{Put, TrackedUnit, Unit as _, UnitError};
 use world::simulated::Fault;
 
@@ -11,7 +12,6 @@ use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
 use super::{reclaim, reclaim_if};
-use crate::catalog::{Copyset, DrainingMember, Leftovers, OpenSegment};
 use crate::clean::sweep;
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 

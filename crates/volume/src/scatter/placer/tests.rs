@@ -1,13 +1,13 @@
 //! The placer alone, and with folder units of a simulated disk.
 
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
+use catalog::{Catalog, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use testkit::units::FaultyUnit;
 use unit::{Read, TrackedUnit, Unit};
 use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;
-use crate::catalog::{Catalog, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use crate::lease_term::LeaseTerm;
 use crate::scatter::{Source, Store, place};
 use crate::seal::LeaseSalt;
@@ -138,9 +138,9 @@ fn store_of(
         (*id, Arc::new(unit))
     });
     let table = made.collect();
-    let copysets = crate::catalog::copysets::plan(
+    let copysets = catalog::copysets::plan(
         &ids,
-        &crate::catalog::copysets::Zones::new(),
+        &catalog::copysets::Zones::new(),
         replicas,
         erasure,
         &[],
@@ -328,8 +328,7 @@ fn whole_rows_are_assigned_to_few_segments_that_are_long_on_every_member() {
             placer.confirm();
             let open = placer.ledger.for_commit(&placer.serials).open_segments;
             let table = store.table();
-            let is_open =
-                |open: &crate::catalog::OpenSegment| table.can_append(open.segment.copyset());
+            let is_open = |open: &catalog::OpenSegment| table.can_append(open.segment.copyset());
             assert!(open.iter().all(is_open), "the others are closed");
         }
         assert!(!seen.is_empty());

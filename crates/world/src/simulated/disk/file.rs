@@ -25,20 +25,20 @@ pub(super) struct SimulatedFile {
 }
 
 impl SimulatedFile {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock()
     }
 
     /// Waits as long as the file hangs.
     fn pass(&self) {
-        let gate = self.state().faults.gate();
-        gate.pass(|| self.state().faults.has(&self.path, Fault::Hangs));
+        let gate = self.lock().faults.gate();
+        gate.pass(|| self.lock().faults.has(&self.path, Fault::Hangs));
     }
 
     /// Applies `read` to the file's content, if the file may be read now.
     fn read<T>(&self, read: impl FnOnce(&State, &FileContent) -> io::Result<T>) -> io::Result<T> {
         self.pass();
-        let mut state = self.state();
+        let mut state = self.lock();
         state.check(self.process, &self.path, Operation::Read, true)?;
         read(&state, state.tree.file(self.node))
     }
@@ -48,7 +48,7 @@ impl SimulatedFile {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         self.pass();
-        self.state()
+        self.lock()
             .act(self.process, &self.path, operation, true, |state| {
                 state.change(&self.path, self.node, change)
             })
@@ -57,7 +57,7 @@ impl SimulatedFile {
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.crashes == self.crashes {
             state.tree.drop_handle(self.node);
             state.open_files -= 1;
@@ -81,7 +81,7 @@ impl File for SimulatedFile {
     }
 
     fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
-        if self.state().faults.has(&self.path, Fault::Hangs) {
+        if self.lock().faults.has(&self.path, Fault::Hangs) {
             return Ok(false);
         }
         self.read(|state, content| {
@@ -101,7 +101,7 @@ impl File for SimulatedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.lock();
         let sync = |state: &mut State| {
             state.tree.file_mut(self.node).sync();
             Ok(())
@@ -117,7 +117,7 @@ impl File for SimulatedFile {
     }
 
     fn forget_cached(&self) {
-        let mut state = self.state();
+        let mut state = self.lock();
         if state.check_alive(self.process).is_ok() {
             state.tree.file_mut(self.node).forget_clean();
         }
@@ -136,7 +136,7 @@ impl File for SimulatedFile {
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
-        let has_holes = !self.state().faults.has(&self.path, Fault::NoHoles);
+        let has_holes = !self.lock().faults.has(&self.path, Fault::NoHoles);
         self.change(
             Operation::Shrink,
             match has_holes {

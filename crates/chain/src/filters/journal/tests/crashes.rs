@@ -83,7 +83,7 @@ fn live(seed: u64, flush: FlushMode) {
                 }
             }
             7 if flushing.is_none() => {
-                let versions = blocks.iter().map(|one| one.acknowledged).collect();
+                let versions = blocks.iter().map(|block| block.acknowledged).collect();
                 let token = machine
                     .begin(|journal, below, token| journal.start(below, Request::flush(token)));
                 flushing = token.map(|token| (token, versions));

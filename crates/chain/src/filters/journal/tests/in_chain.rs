@@ -63,7 +63,9 @@ impl Filter for ReadsFirst {
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         below.poll(completions);
-        let at = completions.iter().position(|one| one.token == 1);
+        let at = completions
+            .iter()
+            .position(|completion| completion.token == 1);
         if let Some(at) = at.filter(|_| self.read.get().is_none())
             && let Ok(Outcome::Data(data)) = completions.remove(at).result
         {
@@ -246,7 +248,7 @@ impl Host {
         }
         loop {
             self.poll();
-            let at = self.answers.iter().position(|one| one.token == token);
+            let at = self.answers.iter().position(|answer| answer.token == token);
             if let Some(at) = at {
                 return self.answers.swap_remove(at).result;
             }

@@ -1,4 +1,4 @@
-//! Programs that end, hang or are missing.
+//! Backends that end, hang or are missing.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use base::{BlockDevice, Durability, Request, Started};
 use super::{BLOCK, BLOCKS, Rig, SIZE};
 
 #[test]
-fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
+fn a_backend_that_ends_or_hangs_is_restarted_without_an_error_above() {
     for seed in 0..60 {
         let mut rig = Rig::new(seed);
         rig.begin("fail-closed").expect("attached");
@@ -17,7 +17,7 @@ fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
             match rig.random.below(20) {
                 0..9 => {
                     let value = (step % 250) as u8 + 1;
-                    // The program may die at any moment of the write.
+                    // The backend may die at any moment of the write.
                     if rig.random.below(4) == 0 {
                         rig.fate.lock().dies = true;
                     }
@@ -32,7 +32,7 @@ fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
                 17 => rig.fate.lock().dies = true,
                 18 => rig.fate.lock().hangs = true,
                 _ => {
-                    // The disk below is slow, and the program dies meanwhile.
+                    // The disk below is slow, and the backend dies meanwhile.
                     rig.chain.bottom().holds = true;
                     let (token, at) = (rig.next(), (block * BLOCK) as u64);
                     let value = (step % 250) as u8 + 1;
@@ -83,7 +83,7 @@ fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
 }
 
 #[test]
-fn a_fail_closed_disk_fails_without_its_program_and_loses_no_acknowledged_write() {
+fn a_fail_closed_disk_fails_without_its_backend_and_loses_no_acknowledged_write() {
     let mut rig = Rig::new(1);
     rig.begin("fail-closed").expect("attached");
     rig.write(1, 11).expect("answered");
@@ -91,7 +91,7 @@ fn a_fail_closed_disk_fails_without_its_program_and_loses_no_acknowledged_write(
         let mut fate = rig.fate.lock();
         (fate.dies, fate.is_missing) = (true, true);
     }
-    let failed = rig.write(2, 22).expect_err("the program is missing");
+    let failed = rig.write(2, 22).expect_err("the backend is missing");
     assert!(
         failed.to_string().contains("far does not answer"),
         "{failed}"
@@ -108,7 +108,7 @@ fn a_fail_closed_disk_fails_without_its_program_and_loses_no_acknowledged_write(
 }
 
 #[test]
-fn a_missing_program_is_bypassed_until_it_is_ready_again() {
+fn a_missing_backend_is_bypassed_until_it_is_ready_again() {
     let mut rig = Rig::new(2);
     rig.begin("bypass").expect("attached");
     rig.write(1, 11).expect("answered");
@@ -120,7 +120,7 @@ fn a_missing_program_is_bypassed_until_it_is_ready_again() {
     assert!(rig.has_reported("served without it"));
     assert_eq!((rig.read(1), rig.read(2)), (Ok(11), Ok(22)));
     rig.flush().expect("all is below");
-    // The program is tried in vain, and no request fails.
+    // The backend is tried in vain, and no request fails.
     for value in 0..200 {
         rig.write(3, value).expect("bypassed");
         rig.clock.advance(Duration::from_millis(300));
@@ -135,7 +135,7 @@ fn a_missing_program_is_bypassed_until_it_is_ready_again() {
 }
 
 #[test]
-fn a_restarted_program_sees_the_size_of_its_first_life() {
+fn a_restarted_backend_sees_the_size_of_its_first_life() {
     let mut rig = Rig::new(6);
     rig.begin("fail-closed").expect("attached");
     rig.write(1, 11).expect("answered");
@@ -144,7 +144,7 @@ fn a_restarted_program_sees_the_size_of_its_first_life() {
     assert_eq!(
         rig.read(1),
         Ok(11),
-        "the restarted program serves the same disk"
+        "the restarted backend serves the same disk"
     );
     assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
 }

@@ -143,7 +143,11 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
         assert_eq!(is_there(&unit, gone, 3..4), [is_back], "{number}");
         // Nothing of it is left to be done, and the old one can be had by its name.
         let restored = unit.restore(&all(), false).expect("restored");
-        let fates: Vec<_> = restored.segments.iter().map(|one| one.whole).collect();
+        let fates: Vec<_> = restored
+            .segments
+            .iter()
+            .map(|segment| segment.whole)
+            .collect();
         match is_back {
             true => assert_eq!(fates, []),
             false => assert_eq!(fates, [SegmentFate::Occupied]),

@@ -252,9 +252,9 @@ fn an_unreadable_run_time_is_saved_again() {
     }
 }
 
-/// The administrator of the folder may plant the largest possible moment.
+/// The administrator of the folder may plant the largest possible run time.
 #[test]
-fn moments_that_cannot_be_are_passed_over() {
+fn impossible_run_times_are_passed_over() {
     let mut simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let ids = [1, 2].map(|number| put_synced(&unit, number, 8));

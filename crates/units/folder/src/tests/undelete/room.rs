@@ -134,7 +134,11 @@ fn a_full_unit_gives_up_no_more_than_is_needed() {
     assert!((1 << 20..3 << 20).contains(&kept.evicted_bytes), "{kept:?}");
     assert!(kept.bytes < 38 * 255 * 4096 + (1 << 20), "{kept:?}");
     let restored = unit.restore(&all(), true).expect("reported");
-    let gone = restored.segments.iter().filter(|one| one.lost > 0).count();
+    let gone = restored
+        .segments
+        .iter()
+        .filter(|segment| segment.lost > 0)
+        .count();
     assert!((1..=3).contains(&gone), "{restored:?}");
     // The rest goes in its time.
     simulation.clock.advance(DAY);

@@ -14,54 +14,55 @@ pub(in crate::undelete) struct FreedSegment {
     pub bytes: u64,
 }
 
-/// All stored segments, by the moment at which each was freed.
+/// All stored segments, by the run time at which each was freed.
 #[derive(Default)]
 pub(in crate::undelete) struct FreedSegments {
     stored: BTreeMap<u64, FreedSegment>,
     /// Names without content. Older logs need them to tell that the segment was replaced.
     emptied: BTreeMap<u64, FreedSegmentName>,
-    /// Segment and moment of both.
+    /// Segment and run time of both.
     by_segment: BTreeSet<(SegmentId, u64)>,
-    /// Room and moment of each stored segment.
+    /// Room and run time of each stored segment.
     by_size: BTreeSet<(u64, u64)>,
     bytes: u64,
 }
 
 impl FreedSegments {
     pub fn add(&mut self, name: FreedSegmentName, bytes: u64) {
-        let moment = name.freed_at.moment;
-        self.stored.insert(moment, FreedSegment { name, bytes });
-        self.by_segment.insert((name.segment, moment));
-        self.by_size.insert((bytes, moment));
+        let run_time_us = name.freed_at.run_time_us;
+        self.stored
+            .insert(run_time_us, FreedSegment { name, bytes });
+        self.by_segment.insert((name.segment, run_time_us));
+        self.by_size.insert((bytes, run_time_us));
         self.bytes += bytes;
     }
 
     pub fn remove(&mut self, name: &FreedSegmentName) {
-        let moment = name.freed_at.moment;
-        if let Some(segment) = self.stored.remove(&moment) {
-            self.by_segment.remove(&(name.segment, moment));
-            self.by_size.remove(&(segment.bytes, moment));
+        let run_time_us = name.freed_at.run_time_us;
+        if let Some(segment) = self.stored.remove(&run_time_us) {
+            self.by_segment.remove(&(name.segment, run_time_us));
+            self.by_size.remove(&(segment.bytes, run_time_us));
             self.bytes -= segment.bytes;
         }
     }
 
-    /// The stored segments by moment.
+    /// The stored segments by run time.
     pub fn all(&self) -> &BTreeMap<u64, FreedSegment> {
         &self.stored
     }
 
     /// The smallest one; the oldest of several.
     pub fn smallest(&self) -> Option<FreedSegment> {
-        let (_, moment) = self.by_size.first()?;
-        self.stored.get(moment).copied()
+        let (_, run_time_us) = self.by_size.first()?;
+        self.stored.get(run_time_us).copied()
     }
 
     /// Records that a segment's file has no content any more and only its name stays.
     pub fn set_emptied(&mut self, name: FreedSegmentName) {
         self.remove(&name);
-        let moment = name.freed_at.moment;
-        self.emptied.insert(moment, name);
-        self.by_segment.insert((name.segment, moment));
+        let run_time_us = name.freed_at.run_time_us;
+        self.emptied.insert(run_time_us, name);
+        self.by_segment.insert((name.segment, run_time_us));
     }
 
     pub fn first_emptied(&self) -> Option<FreedSegmentName> {
@@ -69,9 +70,9 @@ impl FreedSegments {
     }
 
     pub fn remove_emptied(&mut self, name: &FreedSegmentName) {
-        let moment = name.freed_at.moment;
-        if self.emptied.remove(&moment).is_some() {
-            self.by_segment.remove(&(name.segment, moment));
+        let run_time_us = name.freed_at.run_time_us;
+        if self.emptied.remove(&run_time_us).is_some() {
+            self.by_segment.remove(&(name.segment, run_time_us));
         }
     }
 
@@ -80,11 +81,11 @@ impl FreedSegments {
         self.emptied.len()
     }
 
-    /// The moment at which the segment was deleted or replaced next after `moment`.
-    pub fn next_after(&self, segment: SegmentId, moment: u64) -> Option<u64> {
-        let after = (segment, moment)..=(segment, u64::MAX);
-        let (_, moment) = self.by_segment.range(after).next()?;
-        Some(*moment)
+    /// The run time at which the segment was deleted or replaced next after `run_time_us`.
+    pub fn next_after(&self, segment: SegmentId, run_time_us: u64) -> Option<u64> {
+        let after = (segment, run_time_us)..=(segment, u64::MAX);
+        let (_, run_time_us) = self.by_segment.range(after).next()?;
+        Some(*run_time_us)
     }
 
     /// Room of all stored segments, in bytes.

@@ -52,7 +52,7 @@ impl Index {
         let saved = read_run_time(disk)?;
         let loaded = clock.monotonic();
         let mut index = Self {
-            clock: RunClock::starting_at(saved.moment, loaded),
+            clock: RunClock::starting_at(saved.run_time_us, loaded),
             logs: Logs::new(),
             segments: FreedSegments::default(),
             saved,
@@ -62,13 +62,13 @@ impl Index {
             is_created,
             is_restoring: entries.iter().any(|entry| entry.name == RESTORE),
         };
-        let mut newest = saved.moment;
+        let mut newest = saved.run_time_us;
         for entry in &entries {
             if let Some(begun) = log_of(&entry.name) {
                 newest = newest.max(begun);
                 index.logs.add_unread(begun);
             } else if let Some(name) = FreedSegmentName::parse(&entry.name) {
-                newest = newest.max(name.freed_at.moment);
+                newest = newest.max(name.freed_at.run_time_us);
                 index.load_segment(disk, name);
             } else if entry.name.starts_with(DRAFT) {
                 // If this fails, it takes some room until the next start.
@@ -78,7 +78,7 @@ impl Index {
         // Only the last log may have records that are newer than all names.
         if let Some(last) = index.logs.last_unread() {
             index.add_records(last, &read_log(disk, last).unwrap_or_default());
-            newest = newest.max(index.logs.all()[&last].newest.moment);
+            newest = newest.max(index.logs.all()[&last].newest.run_time_us);
         }
         index.clock = RunClock::starting_at(newest, loaded);
         Ok(index)

@@ -27,7 +27,7 @@ pub(in crate::undelete) struct Log {
     pub bytes: u64,
 }
 
-/// All logs, by the moment at which each was begun.
+/// All logs, by the run time at which each was begun.
 pub(in crate::undelete) struct Logs {
     all: BTreeMap<u64, Log>,
     /// Logs that an earlier process wrote and that are not read yet.
@@ -90,14 +90,14 @@ impl Logs {
         }
     }
 
-    /// Takes the open log, unless it is full or older than `age_us_max` at `moment`; then it
+    /// Takes the open log, unless it is full or older than `age_us_max` at `run_time_us`; then it
     /// is closed.
-    pub fn take_open(&mut self, moment: u64, age_us_max: u128) -> Option<OpenLog> {
+    pub fn take_open(&mut self, run_time_us: u64, age_us_max: u128) -> Option<OpenLog> {
         let open = self.open.take()?;
         let names_bytes = self.all.get(&open.begun).map_or(0, |log| log.bytes);
         let is_full = open.end >= LOG_BYTES
             || names_bytes >= LOG_NAMES_BYTES
-            || u128::from(moment - open.begun) >= age_us_max;
+            || u128::from(run_time_us - open.begun) >= age_us_max;
         (!is_full).then_some(open)
     }
 
@@ -151,14 +151,14 @@ impl Logs {
         }
     }
 
-    /// Whether a log was begun before `moment`, which may name slots of a segment that was
+    /// Whether a log was begun before `run_time_us`, which may name slots of a segment that was
     /// stored then.
-    pub fn has_before(&self, moment: u64) -> bool {
+    pub fn has_before(&self, run_time_us: u64) -> bool {
         let oldest = self.all.first_key_value();
-        oldest.is_some_and(|(begun, _)| *begun < moment)
+        oldest.is_some_and(|(begun, _)| *begun < run_time_us)
     }
 
-    /// All logs by the moment at which each was begun.
+    /// All logs by the run time at which each was begun.
     pub fn all(&self) -> &BTreeMap<u64, Log> {
         &self.all
     }

@@ -1,6 +1,6 @@
 //! The run time of a unit: how long processes have had it open, in microseconds.
 //!
-//! Invariant: no two timestamps have the same moment, and moments only grow, across restarts
+//! Invariant: no two timestamps have the same run time, and run times only grow, across restarts
 //! too.
 
 use std::time::Duration;
@@ -15,12 +15,12 @@ pub(in crate::undelete) struct RunClock {
     base: u64,
     /// When it was loaded, by the monotonic clock.
     loaded: Duration,
-    /// The last moment that was used, in microseconds.
+    /// The last run time that was used, in microseconds.
     last: u64,
 }
 
 impl RunClock {
-    /// A clock that continues after `newest`, the highest moment in the folder.
+    /// A clock that continues after `newest`, the highest run time in the folder.
     pub fn starting_at(newest: u64, loaded: Duration) -> Self {
         Self {
             base: newest,
@@ -36,11 +36,11 @@ impl RunClock {
         self.base.saturating_add(since)
     }
 
-    /// A timestamp with a moment that nothing else has.
+    /// A timestamp with a run time that nothing else has.
     pub fn timestamp(&mut self, clock: &dyn Clock) -> Timestamp {
         self.last = self.now(clock).max(self.last + 1);
         Timestamp {
-            moment: self.last,
+            run_time_us: self.last,
             wall: clock.wall(),
         }
     }

@@ -62,7 +62,7 @@ fn remaining(
     for record in records {
         let freed = index
             .segments
-            .next_after(record.segment, record.freed_at.moment);
+            .next_after(record.segment, record.freed_at.run_time_us);
         let is_selected =
             plan.selects(record.freed_at, record.segment) && plan.is_of_restored(record, freed);
         let restored = restored.get(&record.segment).filter(|_| is_selected);

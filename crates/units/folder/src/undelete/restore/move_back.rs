@@ -128,7 +128,7 @@ impl Restore<'_> {
         let is_moved = self.undelete.with_index(|index| {
             let is_replaced = |segment: &&FreedSegment| {
                 let other = &segment.name;
-                let is_later = other.freed_at.moment > self.plan.moment();
+                let is_later = other.freed_at.run_time_us > self.plan.run_time_us();
                 other.segment == id && other.superseded.is_some() && is_later
             };
             let mut newest_first = index.segments.all().values().rev();
@@ -154,7 +154,7 @@ impl Restore<'_> {
             let later: Vec<_> = stored
                 .filter(|segment| {
                     let other = &segment.name;
-                    let is_later = other.freed_at.moment > name.freed_at.moment;
+                    let is_later = other.freed_at.run_time_us > name.freed_at.run_time_us;
                     other.segment == name.segment && is_later
                 })
                 .copied()

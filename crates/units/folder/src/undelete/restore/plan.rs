@@ -28,9 +28,9 @@ pub(super) struct Plan {
     until: i64,
     segment: Option<String>,
     replaced: bool,
-    /// The moment of the restore: what is freed later is not selected, even if the plan is
+    /// The run time of the restore: what is freed later is not selected, even if the plan is
     /// completed much later.
-    moment: u64,
+    run_time_us: u64,
     /// Names of the files in `freed/` that are moved back.
     files: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Plan {
             until: filter.until.0,
             segment: filter.segment.map(|segment| segment.to_string()),
             replaced: filter.replaced,
-            moment: now.moment,
+            run_time_us: now.run_time_us,
             files,
         }
     }
@@ -53,8 +53,8 @@ impl Plan {
         self.since
     }
 
-    pub fn moment(&self) -> u64 {
-        self.moment
+    pub fn run_time_us(&self) -> u64 {
+        self.run_time_us
     }
 
     pub fn replaced(&self) -> bool {
@@ -69,7 +69,7 @@ impl Plan {
             segment: self.segment.as_deref().and_then(segment_of),
             replaced: self.replaced,
         };
-        freed_at.moment < self.moment && filter.selects(freed_at.wall, segment)
+        freed_at.run_time_us < self.run_time_us && filter.selects(freed_at.wall, segment)
     }
 
     pub fn names(&self) -> impl Iterator<Item = FreedSegmentName> {
@@ -87,8 +87,8 @@ impl Plan {
         let planned = self
             .names()
             .filter(|name| name.segment == record.segment)
-            .map(|name| name.freed_at.moment)
-            .find(|moment| *moment >= record.freed_at.moment);
+            .map(|name| name.freed_at.run_time_us)
+            .find(|run_time_us| *run_time_us >= record.freed_at.run_time_us);
         let is_planned = self.names().any(|name| name.segment == record.segment);
         match (planned, freed) {
             (Some(planned), Some(freed)) => planned <= freed,
@@ -225,7 +225,7 @@ since = -5
 until = 7
 segment = "0ab-c12345678"
 replaced = true
-moment = 291
+run_time_us = 291
 files = ["0ab-c12345678.0000000000000123.fffffffffffffffb"]
 "#;
 
@@ -237,7 +237,7 @@ files = ["0ab-c12345678.0000000000000123.fffffffffffffffb"]
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
         assert_eq!(plan.names().count(), 1);
         let freed_at = Timestamp {
-            moment: 290,
+            run_time_us: 290,
             wall: Millis(7),
         };
         assert!(plan.selects(freed_at, segment));
@@ -248,7 +248,7 @@ files = ["0ab-c12345678.0000000000000123.fffffffffffffffb"]
     fn a_plan_of_a_newer_version_is_refused_and_a_damaged_one_is_unreadable() {
         let newer = FIXTURE.replace("version = 1", "version = 2");
         assert!(parse(&newer).is_err());
-        let damaged = FIXTURE.replace("moment", "m0ment");
+        let damaged = FIXTURE.replace("run_time_us", "m0ment");
         assert!(matches!(parse(&damaged), Ok(SavedPlan::Unreadable)));
         assert!(matches!(parse("="), Ok(SavedPlan::Unreadable)));
     }

@@ -55,7 +55,7 @@ impl Restore<'_> {
                 };
                 for record in records {
                     let id = record.segment;
-                    let freed = index.segments.next_after(id, record.freed_at.moment);
+                    let freed = index.segments.next_after(id, record.freed_at.run_time_us);
                     let is_restored = self.plan.is_of_restored(&record, freed);
                     if !self.plan.selects(record.freed_at, id) {
                         if let Some(slots) = unselected.get_mut(&id).filter(|_| is_restored) {

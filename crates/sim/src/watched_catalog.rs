@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
-use parking_lot::{Mutex, MutexGuard};
-use volume::catalog::{
+use catalog::{
     Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbors, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
+use parking_lot::{Mutex, MutexGuard};
 use volume::repair::SuspectUnit;
 use volume::seal::LeaseSalt;
 use world::Millis;
@@ -63,37 +63,37 @@ impl WatchedCatalog {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
     /// Sets the capability cache of the current process.
     pub fn set_capability_cache(&self, capability_cache: Option<Arc<CapabilityCache>>) {
-        self.state().capability_cache = capability_cache;
+        self.lock().capability_cache = capability_cache;
     }
 
     fn capability_cache(&self) -> Option<Arc<CapabilityCache>> {
-        self.state().capability_cache.clone()
+        self.lock().capability_cache.clone()
     }
 
     /// Takes the commits since the last call.
     pub fn take_commits(&self) -> Vec<VersionCommit> {
-        std::mem::take(&mut self.state().commits)
+        std::mem::take(&mut self.lock().commits)
     }
 
     /// Takes the version records of all attempted commits since the last call.
     pub fn take_records(&self) -> Vec<StoredVersion> {
-        std::mem::take(&mut self.state().records)
+        std::mem::take(&mut self.lock().records)
     }
 
     /// Makes one of `one_in` calls fail; none if zero.
     pub fn set_unavailable(&self, one_in: u64) {
-        self.state().unavailable_one_in = one_in;
+        self.lock().unavailable_one_in = one_in;
     }
 
     /// Refuses the next `count` commits, as if members had changed.
     pub fn change_members(&self, count: u64) {
-        self.state().members_changed = count;
+        self.lock().members_changed = count;
     }
 
     /// Whether to refuse a commit, unless it was carried out before.
@@ -102,7 +102,7 @@ impl WatchedCatalog {
         if self.memory.head(key.volume) == Some(key) {
             return false;
         }
-        let mut state = self.state();
+        let mut state = self.lock();
         let is_requested = state.members_changed > 0;
         state.members_changed = state.members_changed.saturating_sub(1);
         is_requested || self.random.one_in(state.unavailable_one_in)
@@ -114,7 +114,7 @@ impl WatchedCatalog {
         &self,
         act: impl FnOnce(&MemoryCatalog) -> Result<T, CatalogError>,
     ) -> Result<T, CatalogError> {
-        let one_in = self.state().unavailable_one_in;
+        let one_in = self.lock().unavailable_one_in;
         if !self.random.one_in(one_in) {
             return act(&self.memory);
         }
@@ -155,7 +155,7 @@ impl Catalog for WatchedCatalog {
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
-        self.state().records.push(commit.version.clone());
+        self.lock().records.push(commit.version.clone());
         if self.have_members_changed(commit) {
             return Err(CatalogError::MembersChanged {
                 reason: "simulated".to_owned(),
@@ -171,7 +171,7 @@ impl Catalog for WatchedCatalog {
             memory.commit(commit)?;
             self.members
                 .record_commit(commit, &SuspectUnit::Serials(serials));
-            self.state().commits.push(commit.clone());
+            self.lock().commits.push(commit.clone());
             Ok(())
         })
     }

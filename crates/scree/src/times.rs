@@ -1,4 +1,4 @@
-//! Parses times and durations.
+//! Parses times, durations and restore targets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use world::real::RealClock;
 
 /// The target of `volume restore --at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum RestoreTarget {
     /// A point in time.
     Time(Timestamp),
     /// A version, by number.
@@ -38,8 +38,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(wrong)
 }
 
-/// Parses a moment: see [`crate::args::VolumeCommand::Restore`].
-pub fn parse(text: &str) -> Result<Moment, String> {
+/// Parses a restore target: see [`crate::args::VolumeCommand::Restore`].
+pub fn parse(text: &str) -> Result<RestoreTarget, String> {
     let now = Timestamp::from_millisecond(RealClock::new().wall().0)
         .map_err(|error| format!("this machine's clock is wrong: {error}"))?;
     parse_at(text, now, &TimeZone::system())
@@ -48,8 +48,8 @@ pub fn parse(text: &str) -> Result<Moment, String> {
 /// Parses a point in time into milliseconds since 1970.
 pub fn milliseconds(text: &str) -> Result<i64, String> {
     match parse(text)? {
-        Moment::Time(time) => Ok(time.as_millisecond()),
-        Moment::Version(_) => Err(format!(
+        RestoreTarget::Time(time) => Ok(time.as_millisecond()),
+        RestoreTarget::Version(_) => Err(format!(
             "{text} is a version's number: give a time, as '2026-01-31 09:30' or -2h"
         )),
     }
@@ -61,23 +61,23 @@ pub fn text(milliseconds: i64) -> String {
     time.map_or_else(|_| milliseconds.to_string(), |time| time.to_string())
 }
 
-fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<Moment, String> {
+fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<RestoreTarget, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = text
             .parse()
             .map_err(|_| format!("{text} is too large for a version's number"))?;
-        return Ok(Moment::Version(number));
+        return Ok(RestoreTarget::Version(number));
     }
     if let Some(ago) = text.strip_prefix('-').or_else(|| text.strip_suffix("ago")) {
         let ago = duration(ago.trim())?;
         let time = now
             .checked_sub(ago)
             .map_err(|_| format!("{text} is before the first year that can be represented"))?;
-        return Ok(Moment::Time(time));
+        return Ok(RestoreTarget::Time(time));
     }
     if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(Moment::Time(time));
+        return Ok(RestoreTarget::Time(time));
     }
     let (civil, zone) = match text.strip_suffix("UTC") {
         Some(civil) => (civil.trim_end(), &TimeZone::UTC),
@@ -94,25 +94,25 @@ fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<Moment, Stri
         .to_ambiguous_zoned(civil)
         .compatible()
         .map_err(|_| wrong())?;
-    Ok(Moment::Time(zoned.timestamp()))
+    Ok(RestoreTarget::Time(zoned.timestamp()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(text: &str) -> Result<Moment, String> {
+    fn at(text: &str) -> Result<RestoreTarget, String> {
         let now = "2026-03-01T12:00:00Z".parse().expect("a time");
         parse_at(text, now, &TimeZone::fixed(jiff::tz::offset(2)))
     }
 
-    fn time(text: &str) -> Result<Moment, String> {
-        Ok(Moment::Time(text.parse().expect("a time")))
+    fn time(text: &str) -> Result<RestoreTarget, String> {
+        Ok(RestoreTarget::Time(text.parse().expect("a time")))
     }
 
     #[test]
-    fn each_form_of_a_moment_is_parsed() {
-        assert_eq!(at("17"), Ok(Moment::Version(17)));
+    fn each_form_of_a_restore_target_is_parsed() {
+        assert_eq!(at("17"), Ok(RestoreTarget::Version(17)));
         assert_eq!(at("-10m"), time("2026-03-01T11:50:00Z"));
         assert_eq!(at("10m ago"), time("2026-03-01T11:50:00Z"));
         assert_eq!(at("1d ago"), time("2026-02-28T12:00:00Z"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_moments_are_refused() {
+    fn invalid_restore_targets_are_refused() {
         for bad in [
             "",
             "yesterday",

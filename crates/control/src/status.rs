@@ -1,50 +1,21 @@
 //! The state of the whole cluster, and what needs attention.
 
 use api::host::{AttachmentState, VolumeReport};
-use api::types::{HostLoad, VolumeLoad};
-use api::words::UnitState;
-use base::{ClusterId, counted};
+use api::types::{HostLoad, Status, VolumeLoad};
+use api::words::{Health, UnitState};
+use base::counted;
 
 use crate::control::Control;
 use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
 use crate::error::ControlError;
 use crate::units::UnitView;
 
-/// A summary of the cluster.
-#[derive(Debug, Clone)]
-pub struct Report {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The number of volumes.
-    pub volumes: u64,
-    /// The number of exported volumes.
-    pub exported: u64,
-    /// The number of snapshots.
-    pub snapshots: u64,
-    /// The number of units.
-    pub units: u64,
-    /// The number of healthy units.
-    pub units_healthy: u64,
-    /// The space that segments take on all units, in bytes.
-    pub bytes: u64,
-    /// Journal bytes that wait to be destaged.
-    pub journal_used_bytes: u64,
-    /// The number of removed versions whose slots wait to be freed.
-    pub pending_frees: u64,
-    /// The number of segments with slots that have fewer copies than they should.
-    pub degraded_segments: u64,
-    /// An upper bound of the number of such slots: some may have been freed since.
-    pub degraded_blocks: u64,
-    /// What needs attention, one sentence each.
-    pub problems: Vec<String>,
-}
-
 impl Control {
-    /// Summarizes the cluster.
+    /// The state of the whole cluster.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn report(&self) -> Result<Report, ControlError> {
+    pub async fn status(&self) -> Result<Status, ControlError> {
         let volumes = self.inner.database.volumes().all().await?;
         let (hosts, not_requested) = self.host_reports().await?;
         let units = self.unit_registry().of_reports(&hosts).await?;
@@ -92,9 +63,17 @@ impl Control {
         let is_served = |state| state == AttachmentState::Attached;
         let served = attachments
             .iter()
-            .filter(|one| is_served(one.observed.state));
-        Ok(Report {
-            cluster: self.inner.cluster,
+            .filter(|attachment| is_served(attachment.observed.state));
+        let state = match problems.is_empty() {
+            true => Health::Ok,
+            false => Health::Degraded,
+        };
+        Ok(Status {
+            state: state.as_str().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cluster: self.inner.cluster.to_string(),
+            folder: self.folder().path().display().to_string(),
+            pid: std::process::id(),
             volumes: (there + volumes.damaged.len()) as u64,
             exported: served.count() as u64,
             snapshots: self.inner.database.snapshots().count().await?,
