@@ -196,7 +196,7 @@ async fn leases_are_renewed_while_the_agent_starts() {
 
     // One journal hangs; the other volume opens.
     rig.disk
-        .hold(&rig.path().join("journals").join(slow.to_string()));
+        .hold(&rig.path().join("journal").join(slow.to_string()));
     let settings = RigSettings {
         lease: Some(LEASE),
         ..rig.settings()

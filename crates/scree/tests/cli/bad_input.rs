@@ -173,7 +173,7 @@ fn unknown_names_and_wrong_states_are_refused() {
     host.refuses(
         1,
         &["snapshot", "create", "disk", "--name", "No Name"],
-        &["a-z"],
+        &["lowercase letters"],
     );
     let from = |more: &[&'static str]| {
         let clone = ["volume", "create", "copy", "--from", "moment"];

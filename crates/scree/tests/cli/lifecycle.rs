@@ -117,7 +117,7 @@ fn restoring_to_a_time_takes_the_newest_version_up_to_it() {
     host.refuses(
         1,
         &["volume", "restore", "disk", "--at", "2020-01-01 00:00"],
-        &["oldest kept"],
+        &["oldest that is kept"],
     );
     host.refuses(
         1,
