@@ -141,7 +141,8 @@ impl Replicate {
                 // It is connected, and rebuilt once the filter is in use.
                 Ok(()) => {}
                 Err(reason) => {
-                    // One that could not be connected to at all was not excluded yet.
+                    // `exclude` skips a member whose state is already `Excluded`. That is the first
+                    // state of each member, also of one whose connection could not be started.
                     self.set.members[at].state = MemberState::Connecting(now);
                     self.set.exclude(at, &reason);
                 }

@@ -61,8 +61,8 @@ fn after_a_failed_flush_a_member_gets_everything_since_the_last_flush_again() {
     }
 }
 
-/// A replica that was not found when the filter was opened counted as complete, and was read, when
-/// it was found later.
+/// A replica that is not found when the filter is opened is excluded, which is one event however
+/// often it is tried, and is rebuilt when it is found.
 #[test]
 fn a_replica_that_is_not_found_at_the_start_is_missing_later_writes() {
     let mut rig = Rig::new(26, 1);
