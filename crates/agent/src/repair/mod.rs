@@ -215,21 +215,7 @@ impl Repair {
             if found.incomplete.is_empty() || is_stuck {
                 let end = outcome(&job, found, &copied_to);
                 let is_well = end.problem.is_none();
-                let number = copyset.number();
-                match &end.problem {
-                    Some(error) => {
-                        tracing::info!(
-                            copyset = number,
-                            copied,
-                            error,
-                            "agent could not repair copyset"
-                        );
-                    }
-                    None if copied > 0 => {
-                        tracing::info!(copyset = number, copied, "agent repaired copyset");
-                    }
-                    None => tracing::debug!(copyset = number, "agent found copyset in sync"),
-                }
+                log_end(&end, copyset, copied);
                 self.controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);
             }
@@ -339,6 +325,25 @@ fn suspect_of(job: &RepairJob, member: UnitId) -> SuspectUnit {
     known.map_or(SuspectUnit::All, |(_, serials)| {
         SuspectUnit::Serials(serials.clone())
     })
+}
+
+/// Logs how the repair of a copyset ended, after which `copied` bytes were copied.
+fn log_end(end: &RepairOutcome, copyset: CopysetId, copied: u64) {
+    let number = copyset.number();
+    match &end.problem {
+        Some(error) => {
+            tracing::info!(
+                copyset = number,
+                copied,
+                error,
+                "agent could not repair copyset"
+            );
+        }
+        None if copied > 0 => {
+            tracing::info!(copyset = number, copied, "agent repaired copyset");
+        }
+        None => tracing::debug!(copyset = number, "agent found copyset in sync"),
+    }
 }
 
 /// The outcome of a repair after its last pass; `copied_to` are the members that received data in

@@ -22,7 +22,7 @@ use chain::{
 use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{ClientOptions, ClientTls, ConnectionError, NbdClient, Reconnect, Target};
 use nbd::{
-    ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
+    Export, ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
 use world::{Wake, World, host};
 
@@ -231,22 +231,27 @@ async fn serve(world: &World, arguments: &Arc<RelayArguments>) -> Result<(), Fai
         },
         listening.endpoint
     ));
-    let mut checks = host::ticks(LOOK_AT_DEVICE_EVERY);
-    let failure = loop {
-        tokio::select! {
-            name = ends.received() => {
-                tracing::info!(signal = name, "relay received signal and is stopping");
-                break None;
-            }
-            // The next start writes the rest of the journal to the server.
-            _ = checks.tick() => if let Some(why) = served.failure() {
-                break Some(why);
-            },
-        }
-    };
+    let failure = wait_for_end(&mut ends, &served).await;
     notify_init("STOPPING=1");
     drop(server);
     stop(thread, failure, is_active)
+}
+
+/// Serves until a signal arrives, or until the disk fails. Returns why it failed.
+async fn wait_for_end(ends: &mut EndSignals, served: &Export) -> Option<String> {
+    let mut checks = host::ticks(LOOK_AT_DEVICE_EVERY);
+    loop {
+        tokio::select! {
+            name = ends.received() => {
+                tracing::info!(signal = name, "relay received signal and is stopping");
+                return None;
+            }
+            // The next start writes the rest of the journal to the server.
+            _ = checks.tick() => if let Some(why) = served.failure() {
+                return Some(why);
+            },
+        }
+    }
 }
 
 /// Locks the folder with the state of filters, which belongs to one disk, if the policy has filters
