@@ -19,11 +19,11 @@ pub struct SequenceSource {
 
 impl SequenceSource {
     /// The sequences of lease `epoch`, which must be below
-    /// [`Sequence::EPOCH_MAX`].
+    /// [`Sequence::EPOCH_END`].
     #[must_use]
     pub fn new(epoch: u32) -> Self {
         assert!(
-            epoch < Sequence::EPOCH_MAX,
+            epoch < Sequence::EPOCH_END,
             "the catalog keeps epochs below 2^24"
         );
         Self {
@@ -51,20 +51,21 @@ impl SequenceSource {
     ) -> Result<impl Iterator<Item = Sequence> + use<>, SequenceExhausted> {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
         let end = first.checked_add(count).ok_or(SequenceExhausted)?;
-        if end > Sequence::COUNTER_MAX {
+        if end > Sequence::COUNTER_END {
             return Err(SequenceExhausted);
         }
         let epoch = self.epoch;
         Ok((first..end).filter_map(move |counter| Sequence::new(epoch, counter)))
     }
 
-    /// Every sequence handed out so far is below this one.
+    /// Every sequence handed out so far is below this one; if the lease has used all of them,
+    /// this is the last.
     #[must_use]
     pub fn bound(&self) -> Sequence {
         let counter = self
             .next
             .load(Ordering::Relaxed)
-            .min(Sequence::COUNTER_MAX - 1);
+            .min(Sequence::COUNTER_END - 1);
         Sequence::new(self.epoch, counter).expect("both are in range")
     }
 }
@@ -85,11 +86,11 @@ mod tests {
             run.iter()
                 .all(|taken| second < *taken && *taken < source.bound())
         );
-        source.next.store(Sequence::COUNTER_MAX, Ordering::Relaxed);
+        source.next.store(Sequence::COUNTER_END, Ordering::Relaxed);
         assert_eq!(source.take(), Err(SequenceExhausted));
         source
             .next
-            .store(Sequence::COUNTER_MAX - 2, Ordering::Relaxed);
+            .store(Sequence::COUNTER_END - 2, Ordering::Relaxed);
         assert!(source.take_run(3).is_err());
     }
 }
