@@ -57,17 +57,6 @@ impl SequenceSource {
         let epoch = self.epoch;
         Ok((first..end).filter_map(move |counter| Sequence::new(epoch, counter)))
     }
-
-    /// Every sequence handed out so far is below this one; if the lease has used all of them,
-    /// this is the last.
-    #[must_use]
-    pub fn bound(&self) -> Sequence {
-        let counter = self
-            .next
-            .load(Ordering::Relaxed)
-            .min(Sequence::COUNTER_END - 1);
-        Sequence::new(self.epoch, counter).expect("both are in range")
-    }
 }
 
 #[cfg(test)]
@@ -79,13 +68,11 @@ mod tests {
         let source = SequenceSource::new(3);
         let first = source.take().expect("many left");
         let second = source.take().expect("many left");
-        assert!(first < second && second < source.bound());
+        assert!(first < second);
         let run: Vec<Sequence> = source.take_run(3).expect("many left").collect();
         assert_eq!(run.len(), 3);
-        assert!(
-            run.iter()
-                .all(|taken| second < *taken && *taken < source.bound())
-        );
+        let last = source.take().expect("many left");
+        assert!(run.iter().all(|taken| second < *taken && *taken < last));
         source.next.store(Sequence::COUNTER_END, Ordering::Relaxed);
         assert_eq!(source.take(), Err(SequenceExhausted));
         source
