@@ -140,12 +140,12 @@ pub struct SegmentId(u64);
 
 impl SegmentId {
     /// One more than the largest serial number.
-    pub const SERIAL_MAX: u64 = 1 << 36;
+    pub const SERIAL_END: u64 = 1 << 36;
 
     /// Segment `serial` on `copyset`; `None` if the serial needs over 36 bits.
     #[must_use]
     pub const fn new(copyset: CopysetId, serial: u64) -> Option<Self> {
-        if serial < Self::SERIAL_MAX {
+        if serial < Self::SERIAL_END {
             Some(Self((copyset.0 as u64) << 36 | serial))
         } else {
             None
@@ -177,7 +177,7 @@ impl SegmentId {
     /// The segment's serial number.
     #[must_use]
     pub const fn serial(self) -> u64 {
-        self.0 & (Self::SERIAL_MAX - 1)
+        self.0 & (Self::SERIAL_END - 1)
     }
 }
 
@@ -256,7 +256,7 @@ impl fmt::Debug for Location {
 /// The position of a write in the order of all writes of a volume: the lease's epoch, then a
 /// counter that only grows. It is also the nonce of the block's seal, so it is never used twice.
 ///
-/// `epoch < 2^24`, `counter < 2^40`.
+/// `epoch < EPOCH_END`, `counter < COUNTER_END`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(u64);
 
@@ -264,14 +264,14 @@ impl Sequence {
     /// The sequence before the first write.
     pub const ZERO: Self = Self(0);
     /// One more than the largest epoch: a lease a second for half a year.
-    pub const EPOCH_MAX: u32 = 1 << 24;
+    pub const EPOCH_END: u32 = 1 << 24;
     /// One more than the largest counter: 4 PiB of 4 KiB blocks in one lease.
-    pub const COUNTER_MAX: u64 = 1 << 40;
+    pub const COUNTER_END: u64 = 1 << 40;
 
     /// Write number `counter` of lease `epoch`; `None` if either is too large.
     #[must_use]
     pub const fn new(epoch: u32, counter: u64) -> Option<Self> {
-        if epoch < Self::EPOCH_MAX && counter < Self::COUNTER_MAX {
+        if epoch < Self::EPOCH_END && counter < Self::COUNTER_END {
             Some(Self((epoch as u64) << 40 | counter))
         } else {
             None
@@ -299,7 +299,7 @@ impl Sequence {
     /// The counter within the lease.
     #[must_use]
     pub const fn counter(self) -> u64 {
-        self.0 & (Self::COUNTER_MAX - 1)
+        self.0 & (Self::COUNTER_END - 1)
     }
 }
 
@@ -316,23 +316,23 @@ mod tests {
     #[test]
     fn a_location_keeps_its_three_parts_apart() {
         let copyset = CopysetId::new(4095).expect("12 bits");
-        let segment = SegmentId::new(copyset, SegmentId::SERIAL_MAX - 1).expect("36 bits");
+        let segment = SegmentId::new(copyset, SegmentId::SERIAL_END - 1).expect("36 bits");
         let location = Location::new(segment, Slot(u16::MAX));
         assert_eq!(location.bits(), u64::MAX);
         assert_eq!(location.segment().copyset().number(), 4095);
-        assert_eq!(location.segment().serial(), SegmentId::SERIAL_MAX - 1);
+        assert_eq!(location.segment().serial(), SegmentId::SERIAL_END - 1);
         assert_eq!(Location::from_bits(location.bits()), location);
-        assert_eq!(SegmentId::new(copyset, SegmentId::SERIAL_MAX), None);
+        assert_eq!(SegmentId::new(copyset, SegmentId::SERIAL_END), None);
         assert_eq!(CopysetId::new(4096), None);
     }
 
     #[test]
     fn sequences_order_by_epoch_first() {
         let late = Sequence::new(2, 0).expect("fits");
-        let early = Sequence::new(1, Sequence::COUNTER_MAX - 1).expect("fits");
+        let early = Sequence::new(1, Sequence::COUNTER_END - 1).expect("fits");
         assert!(early < late);
-        assert_eq!(Sequence::new(1, Sequence::COUNTER_MAX), None);
-        assert_eq!(Sequence::new(Sequence::EPOCH_MAX, 0), None);
+        assert_eq!(Sequence::new(1, Sequence::COUNTER_END), None);
+        assert_eq!(Sequence::new(Sequence::EPOCH_END, 0), None);
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub struct VersionCommit {
     /// Snapshots that this version completes, in the same transaction.
     pub pins: Vec<SnapshotId>,
     /// Segments that are still being filled, with the slots that this and older
-    /// versions use: slots beyond are orphans after a crash.
+    /// versions use: slots beyond are leftovers after a crash.
     pub open_segments: Vec<OpenSegment>,
     /// The first reserved serial that is not used yet.
     pub serial_next: u64,

@@ -1,5 +1,5 @@
-//! The audit: reads versions, units and journals without the engine, and compares them: the
-//! slots that versions name, the slots that units keep, and the use of nonces.
+//! The audit: walks the maps itself, without an open volume, and compares the slots that kept
+//! versions name with those that units hold. It also checks that no nonce was used twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;

@@ -55,8 +55,8 @@ pub(super) struct Findings {
     /// Whether the open volume is missing writes that its filters have acknowledged; `None` if
     /// unknown.
     pub missing_writes: Option<MissingWrites>,
-    /// The VM may still have the disk.
-    pub may_be_plugged: bool,
+    /// Whether the VM may still have the disk; `None` if it has not been asked.
+    pub may_be_plugged: Option<bool>,
     /// The disk could not be unplugged.
     pub has_unplug_failed: bool,
     /// Whether filters of the closed volume have content that it is missing; `None` if unknown.
@@ -152,8 +152,8 @@ fn decide_when_closed(assignment: &Assignment, observed: &Observed) -> AttachAct
     if !assignment.forced {
         if assignment.vm.is_some() && !observed.is_unplugged {
             return match findings.may_be_plugged {
-                true => AttachAction::Open,
-                false => AttachAction::FindPlug,
+                Some(true) => AttachAction::Open,
+                Some(false) | None => AttachAction::FindPlug,
             };
         }
         match findings.have_filters_content {
@@ -162,15 +162,15 @@ fn decide_when_closed(assignment: &Assignment, observed: &Observed) -> AttachAct
             Some(false) => {}
         }
     }
-    match has_no_journal(assignment) {
-        true => AttachAction::Detach,
-        false => AttachAction::DestageJournal,
+    match may_have_journal(assignment) {
+        true => AttachAction::DestageJournal,
+        false => AttachAction::Detach,
     }
 }
 
-/// Whether a closed volume has no journal that needs destaging.
-pub(super) fn has_no_journal(assignment: &Assignment) -> bool {
-    !assignment.leased || assignment.access == Access::ReadOnly
+/// Whether a closed volume may have a journal that needs destaging.
+pub(super) fn may_have_journal(assignment: &Assignment) -> bool {
+    assignment.leased && assignment.access == Access::ReadWrite
 }
 
 #[cfg(test)]
@@ -299,13 +299,13 @@ mod tests {
     fn a_disk_that_a_vm_may_have_is_opened_before_it_is_unplugged() {
         let mut observed = Observed::default();
         assert_eq!(decided(in_vm(false), &observed), AttachAction::FindPlug);
-        observed.findings.may_be_plugged = true;
+        observed.findings.may_be_plugged = Some(true);
         assert_eq!(decided(in_vm(false), &observed), AttachAction::Open);
         assert_eq!(
             decided(forced(in_vm(false)), &observed),
             AttachAction::DestageJournal
         );
-        observed.findings.may_be_plugged = false;
+        observed.findings.may_be_plugged = Some(false);
         observed.is_unplugged = true;
         let next = decided(in_vm(false), &observed);
         assert_eq!(next, AttachAction::FindFilterContent);

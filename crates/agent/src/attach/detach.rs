@@ -9,7 +9,7 @@ use api::words::MessageCode;
 use base::{VolumeId, with_causes};
 
 use super::AttachError;
-use super::decide::{MissingWrites, has_no_journal};
+use super::decide::{MissingWrites, may_have_journal};
 use super::maintain::MAINTAIN_INTERVAL;
 use super::messages::{FILTERS_UNFINISHED, JOURNAL_LOST};
 use super::worker::{NextStep, WorkerState};
@@ -121,7 +121,7 @@ impl WorkerState {
     pub(super) async fn find_plug(&mut self, assignment: &Assignment) -> NextStep {
         if let Some(vm) = &assignment.vm {
             let may_be_plugged = self.parts.plugging.may_be_plugged(assignment, vm).await;
-            self.observed.findings.may_be_plugged = may_be_plugged;
+            self.observed.findings.may_be_plugged = Some(may_be_plugged);
             self.observed.is_unplugged = !may_be_plugged;
         }
         NextStep::Decide
@@ -130,7 +130,7 @@ impl WorkerState {
     /// Finds out whether filters have content that the closed volume is missing: then it is opened
     /// with them, and closed when it has the content.
     pub(super) async fn find_filter_content(&mut self, assignment: &Assignment) -> NextStep {
-        if !has_no_journal(assignment) {
+        if may_have_journal(assignment) {
             match self
                 .parts
                 .opener

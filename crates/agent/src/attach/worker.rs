@@ -1,5 +1,5 @@
-//! [`Worker`]: one attachment. It observes, decides ([`decide`]) and acts until the actual state is
-//! the desired one.
+//! [`Worker`]: one attachment. It observes, decides ([`decide`]) and acts until the observed state
+//! is the desired one.
 //!
 //! A worker takes one action at a time, so opening and closing a volume never overlap. A report is
 //! true when it is made, and is made again whenever it changes.

@@ -22,7 +22,8 @@ impl Volumes<'_> {
     /// # Errors
     /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is invalid, or does not
     /// match the snapshot; [`ControlError::NotFound`] (the snapshot, the
-    /// project); [`ControlError::Exists`]; [`ControlError::QuotaExceeded`];
+    /// project); [`ControlError::Exists`]; [`ControlError::QuotaExceeded`] of the project, which
+    /// `Volumes::insert` of the database checks in its transaction;
     /// [`ControlError::NoCapacity`] if it would exceed the limit on the total size;
     /// [`ControlError::Conflict`] if the snapshot is not completed, it is ambiguous which
     /// project it is charged to, or the object of the idempotency key was deleted;

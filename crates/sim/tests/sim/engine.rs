@@ -119,7 +119,7 @@ fn an_abandoned_segment_keeps_the_slots_that_a_version_names() {
 /// The slots of a failed destage were counted as committed by the next successful one: no
 /// version named them, and they stayed for ever.
 #[test]
-fn a_failed_destage_leaves_no_orphans() {
+fn a_failed_destage_leaves_no_leftovers() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -138,7 +138,7 @@ fn a_failed_destage_leaves_no_orphans() {
         assert_eq!(volume.status().destage_error, None);
     }
     bench.close(volume);
-    // Orphans that could not be freed are swept by the next lease.
+    // Leftovers that could not be freed are swept by the next lease.
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 20);
     bench.close(volume);
@@ -191,7 +191,7 @@ fn a_fenced_owner_stops_and_changes_nothing() {
 /// swept; then the unit responded, and the job put further slots, which no version named
 /// and nothing freed.
 #[test]
-fn a_job_of_a_dropped_volume_leaves_no_orphans() {
+fn a_job_of_a_dropped_volume_leaves_no_leftovers() {
     let mut bench = Bench::new(2, 2);
     for _ in 0..20 {
         let id = bench.create(None);

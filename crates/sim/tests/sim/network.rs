@@ -124,7 +124,7 @@ fn a_seed_with_a_network_repeats_itself() {
 /// The connection broke during a put, its slots were freed, and then the daemon carried the
 /// put out: nothing swept these slots.
 #[test]
-fn a_late_put_of_freed_slots_leaves_no_orphans() {
+fn a_late_put_of_freed_slots_leaves_no_leftovers() {
     let mut bench = bench(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);

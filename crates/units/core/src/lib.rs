@@ -22,7 +22,7 @@
 //!  2. sync    everything put so far is durable
 //!  3. read    any slots, any number of times
 //!  4. free    slots that no version names; the unit reclaims their room
-//!  5. delete  when every slot is free, or when the segment is an orphan
+//!  5. delete  when every slot is free, or when the segment is a leftover
 //!
 //!     replace at any time after 2: another content takes the place of the whole segment
 //! ```

@@ -51,7 +51,8 @@ pub(crate) enum Right {
     },
     /// A repair of this copyset, if it is active on this connection.
     Repair(CopysetId),
-    /// A capability without changes of segments: reads, lists or frees.
+    /// A right that is valid on several connections at once: to read or list, or to free slots
+    /// and to replace the parity that is made of them.
     ReadOrFree,
 }
 

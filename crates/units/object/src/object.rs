@@ -328,7 +328,7 @@ impl Unit for ObjectUnit {
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.list_serials(0..SegmentId::SERIAL_MAX)
+        self.list_serials(0..SegmentId::SERIAL_END)
     }
 
     fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
@@ -376,7 +376,7 @@ impl Unit for ObjectUnit {
     fn stat(&self) -> Result<UnitStat, UnitError> {
         let list = || {
             self.0
-                .wait(self.0.list_lengths(&(0..SegmentId::SERIAL_MAX)))
+                .wait(self.0.list_lengths(&(0..SegmentId::SERIAL_END)))
         };
         let (segments, bytes) = self.0.account.stat(&*self.0.clock, list)?;
         Ok(UnitStat {

@@ -239,7 +239,7 @@ impl Unit for RadosUnit {
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.list_serials(0..SegmentId::SERIAL_MAX)
+        self.list_serials(0..SegmentId::SERIAL_END)
     }
 
     fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {

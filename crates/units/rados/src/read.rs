@@ -302,7 +302,7 @@ impl Core {
 
     /// Scans the unit.
     fn measure(self: &Arc<Self>) -> Result<(), UnitError> {
-        let segments = self.list_segments(&(0..SegmentId::SERIAL_MAX))?;
+        let segments = self.list_segments(&(0..SegmentId::SERIAL_END))?;
         let unknown = self.account.unknown(&segments);
         let tasks = unknown
             .chunks(unknown.len().div_ceil(PARALLEL).max(1))

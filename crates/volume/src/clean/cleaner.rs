@@ -213,14 +213,14 @@ impl Cleaner {
         };
         // This host may not know the newest members yet.
         let newest_read = RefCell::new(Ok(()));
-        let are_all = || {
+        let are_all_members = || {
             let newest = self.catalog.joined();
-            let are_all = matches!(newest, Ok(newest) if newest <= table.joined());
+            let is_newest = matches!(newest, Ok(newest) if newest <= table.joined());
             *newest_read.borrow_mut() = newest.map(drop);
-            are_all
+            is_newest
         };
         let members = table.members(copyset);
-        let given_back = reclaim_if(members, erasure, segment, dead, are_all);
+        let given_back = reclaim_if(members, erasure, segment, dead, are_all_members);
         newest_read.into_inner()?;
         Ok(given_back?)
     }

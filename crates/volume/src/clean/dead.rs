@@ -20,11 +20,11 @@ use catalog::FreePlan;
 
 use crate::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 
-/// A version as the walk sees it: the tree, tail pages, and the tail as sorted
-/// lists.
+/// A version as the walk sees it: the tree, the entries of its tail pages, and the
+/// changes in these pages as sorted lists.
 pub struct View {
     root: Root,
-    tail: Vec<Entry>,
+    tail_pages: Vec<Entry>,
     blocks: Vec<(u64, Entry)>,
     zeroes: Vec<Range<u64>>,
 }
@@ -32,12 +32,12 @@ pub struct View {
 impl View {
     /// The view of a version that has been opened.
     #[must_use]
-    pub fn new(root: Root, tail: Vec<Entry>, overlay: &Overlay<Entry>) -> Self {
+    pub fn new(root: Root, tail_pages: Vec<Entry>, overlay: &Overlay<Entry>) -> Self {
         let mut blocks: Vec<_> = overlay.blocks().collect();
         blocks.sort_unstable();
         Self {
             root,
-            tail,
+            tail_pages,
             blocks,
             zeroes: overlay.zeroes().collect(),
         }
@@ -65,8 +65,8 @@ impl View {
             && self.zeroes_in(range).eq(other.zeroes_in(range))
     }
 
-    /// The tail's entry of `block`: `None` if there is none, `Some(None)` if it is
-    /// a hole.
+    /// The entry of `block` in the tail pages: `None` if there is none, `Some(None)` if it
+    /// is a hole.
     fn written(&self, block: u64) -> Option<Option<Entry>> {
         if let Ok(index) = self
             .blocks
@@ -119,9 +119,9 @@ pub fn dead<F: FetchPages>(
     let held: HashSet<Entry> = walk
         .neighbors
         .iter()
-        .flat_map(|side| side.view.tail.iter().copied())
+        .flat_map(|side| side.view.tail_pages.iter().copied())
         .collect();
-    for page in &walk.version.view.tail {
+    for page in &walk.version.view.tail_pages {
         if !held.contains(page) {
             walk.plan.add(page.location);
         }

@@ -8,13 +8,13 @@ use unit::{Unit, UnitError};
 
 use crate::scatter::Store;
 
-/// Frees orphans: slots beyond the committed ones in segments that were open,
+/// Frees leftovers: slots beyond the committed ones in segments that were open,
 /// and whole segments with serials beyond the last one committed. Nothing is
 /// ever appended to any of them again. May be repeated.
 ///
 /// # Errors
 /// That of the first unit that failed; the others were swept. Then the sweep is to
-/// be repeated, for orphans may still be there.
+/// be repeated, for leftovers may still be there.
 pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     let table = store.table();
     let mut swept = Ok(());
@@ -72,17 +72,17 @@ fn sweep_segment(
         Err(UnitError::Damaged { .. }) if committed == 0 => return unit.delete(segment),
         Err(error) => return Err(error),
     };
-    let orphans: Vec<Slot> = (committed..put)
+    let leftovers: Vec<Slot> = (committed..put)
         .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
         .collect();
-    unit.free(segment, &orphans, part == Part::Copies)
+    unit.free(segment, &leftovers, part == Part::Copies)
 }
 
 fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {
     let mut swept = Ok(());
     for range in serials {
-        for orphan in unit.list_serials(range.clone())? {
-            let result = unit.delete(orphan);
+        for segment in unit.list_serials(range.clone())? {
+            let result = unit.delete(segment);
             swept = swept.and(result);
         }
     }

@@ -12,7 +12,7 @@ use crate::seal::{Address, SequenceExhausted};
 ///
 /// # Errors
 /// If the lease's sequences are used up, or the pages cannot be placed. Pages that
-/// were placed before the failure are orphans.
+/// were placed before the failure are leftovers.
 pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     env: &Env,
     placer: &mut Placer,

@@ -177,7 +177,7 @@ impl Volume {
             Event::Checkpointed(end) => self.on_checkpointed(*end),
             Event::Swept(Ok(())) => {}
             Event::Swept(Err(reason)) => {
-                tracing::warn!(volume = %self.env.volume, error = reason, "volume could not free orphans of earlier leases; the next attach retries");
+                tracing::warn!(volume = %self.env.volume, error = reason, "volume could not free leftovers of earlier leases; the next attach retries");
             }
         }
     }

@@ -125,7 +125,8 @@ impl Header {
         }
     }
 
-    /// Writes the header into its page.
+    /// Writes the header into its page, for tests and fuzz seeds; the journal itself calls
+    /// `encode_header`.
     ///
     /// # Panics
     /// If there are more than [`ENTRIES_MAX`] entries.
@@ -221,8 +222,8 @@ impl Writer for PageWriter<'_> {
     }
 }
 
-/// As [`Header::encode`], into a page of zeroes. One for each batch, so it
-/// neither allocates nor copies.
+/// Writes a header into a page of zeroes. `Journal::close_record` calls it for every record,
+/// with entries that it uses again, so it neither allocates nor copies.
 pub(super) fn encode_header(page: &mut [u8], prefix: &RecordPrefix, entries: &[Entry]) {
     assert!(
         entries.len() <= ENTRIES_MAX,

@@ -42,7 +42,7 @@ pub type MergeError<S> = <S as FetchPages>::Error;
 /// Applies `overlay` to the tree at `root` and returns the new tree's root.
 ///
 /// # Errors
-/// The sink's error. Pages that were put before it are orphans.
+/// The sink's error. Pages that were put before it are leftovers.
 pub fn merge<S: PageSink>(
     sink: &mut S,
     root: &Root,

@@ -144,9 +144,9 @@ impl Ledger {
         Ok(segment)
     }
 
-    /// How many slots of `segment` are committed.
+    /// How many slots of `segment` are in a version that is committed or about to be.
     #[must_use]
-    pub fn committed_slots(&self, segment: SegmentId) -> u32 {
+    pub fn confirmed_slots(&self, segment: SegmentId) -> u32 {
         self.lock().get(&segment).copied().unwrap_or(0)
     }
 
@@ -168,11 +168,11 @@ impl Ledger {
         self.unresolved.lock().contains(&segment)
     }
 
-    /// The first `slots` slots of `segment` are in the version about to be
-    /// committed; slots may be there up to `end`. If it is `full`, nothing in it
-    /// can become an orphan.
-    pub fn committed(&self, segment: SegmentId, slots: u32, end: u32, full: bool) {
-        let before = self.committed_slots(segment);
+    /// Records that the first `slots` slots of `segment` are in the version about to
+    /// be committed, until [`Ledger::has_committed`] or [`Ledger::retract`]; slots may
+    /// be there up to `end`. If it is `full`, nothing in it can become a leftover.
+    pub fn confirm(&self, segment: SegmentId, slots: u32, end: u32, full: bool) {
+        let before = self.confirmed_slots(segment);
         let mut uncommitted = self.uncommitted.lock();
         let its = uncommitted.slots.entry(segment).or_insert(before..end);
         its.end = its.end.max(end);
@@ -195,7 +195,7 @@ impl Ledger {
     }
 
     /// The last [`Ledger::for_commit`] will never be committed. Returns where its
-    /// slots are: they are orphans.
+    /// slots are: they are leftovers.
     pub fn retract(&self) -> Vec<(SegmentId, Range<u32>)> {
         let taken = std::mem::take(&mut *self.uncommitted.lock());
         let mut segments = self.lock();

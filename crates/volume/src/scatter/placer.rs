@@ -348,7 +348,7 @@ impl Placer {
             if let Some(touched) = self.touched.get_mut(&segment) {
                 // Confirming it closes it.
                 touched.is_full = true;
-            } else if next == self.ledger.committed_slots(segment) {
+            } else if next == self.ledger.confirmed_slots(segment) {
                 self.ledger.closed(segment);
             }
         }
@@ -362,13 +362,13 @@ impl Placer {
     }
 
     /// Closes the segment of `share`, whose put failed. What was put there before
-    /// will be committed. What is beyond is an orphan: it stays in the ledger
+    /// will be committed. What is beyond is a leftover: it stays in the ledger
     /// for the next lease to free, unless `is_freed`.
     pub fn abandon(&mut self, share: &Share, is_freed: bool) {
         let segment = share.segment;
         self.open.retain(|growing| growing.segment != segment);
         self.touched.remove(&segment);
-        if share.first > self.ledger.committed_slots(segment) {
+        if share.first > self.ledger.confirmed_slots(segment) {
             let put = if is_freed { share.first } else { share.end };
             let good = share.first;
             self.abandoned.insert(segment, Abandoned { good, put });
@@ -378,7 +378,7 @@ impl Placer {
     }
 
     /// Records that a failed put into `segment` may still be carried out: the
-    /// segment may hold orphans until a newer lease has swept it. After that no
+    /// segment may hold leftovers until a newer lease has swept it. After that no
     /// unit accepts the put.
     pub fn mark_unresolved(&self, segment: SegmentId) {
         self.ledger.mark_unresolved(segment);
@@ -407,7 +407,7 @@ impl Placer {
             .into_iter()
             .map(|(segment, touched)| (segment, touched.end))
             .chain(abandoned)
-            .map(|(segment, end)| (segment, self.ledger.committed_slots(segment)..end))
+            .map(|(segment, end)| (segment, self.ledger.confirmed_slots(segment)..end))
             .collect()
     }
 
@@ -416,15 +416,16 @@ impl Placer {
         self.ledger.closed(segment);
     }
 
-    /// Confirms all slots: they are in the version about to be committed.
+    /// Confirms all slots: they are in the version about to be committed. If that commit
+    /// fails, [`Ledger::retract`] undoes it.
     pub fn confirm(&mut self) {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
-            self.ledger.committed(segment, end, end, is_full);
+            self.ledger.confirm(segment, end, end, is_full);
         }
         self.ledger
             .add_placement(std::mem::take(&mut self.placement));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
-            self.ledger.committed(segment, good, put, put == good);
+            self.ledger.confirm(segment, good, put, put == good);
         }
     }
 

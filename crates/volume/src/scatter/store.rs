@@ -132,7 +132,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::free`].
-    pub fn free_orphans(&self, segment: SegmentId, slots: Range<u32>) -> Result<(), UnitError> {
+    pub fn free_leftovers(&self, segment: SegmentId, slots: Range<u32>) -> Result<(), UnitError> {
         let number = |slot: u32| u16::try_from(slot).ok().map(Slot);
         let layout = self.table().layout(segment.copyset());
         let rows = layout.rows(slots.start)..layout.rows(slots.end);

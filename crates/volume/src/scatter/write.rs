@@ -86,7 +86,7 @@ struct Written {
 /// Places `count` pieces durably and returns their locations.
 ///
 /// # Errors
-/// [`PlaceError`]. Pieces that were placed before the failure are orphans: see
+/// [`PlaceError`]. Pieces that were placed before the failure are leftovers: see
 /// [`discard_unconfirmed`].
 pub fn place(
     store: &Arc<Store>,
@@ -186,7 +186,7 @@ impl Pieces {
     /// The put of a share has failed: its pieces are assigned again.
     fn retry(&mut self, store: &Store, placer: &mut Placer, share: Share, error: UnitError) {
         tracing::warn!(segment = %share.segment, %error, "volume could not put blocks; they go to another segment");
-        let freed = store.free_orphans(share.segment, share.first..share.end);
+        let freed = store.free_leftovers(share.segment, share.first..share.end);
         if error.is_outcome_unknown() {
             // The put may be carried out after the free.
             placer.mark_unresolved(share.segment);
@@ -213,10 +213,10 @@ impl Pieces {
 /// freed now is left to the next lease.
 pub fn discard_unconfirmed(store: &Store, placer: &mut Placer) {
     for (segment, slots) in placer.take_unconfirmed() {
-        match store.free_orphans(segment, slots) {
+        match store.free_leftovers(segment, slots) {
             Ok(()) => placer.forget(segment),
             Err(error) => {
-                tracing::warn!(%segment, %error, "volume could not free orphans; the next lease frees them");
+                tracing::warn!(%segment, %error, "volume could not free leftovers; the next lease frees them");
             }
         }
     }
@@ -226,10 +226,10 @@ pub fn discard_unconfirmed(store: &Store, placer: &mut Placer) {
 /// not be committed. The placers close their segments ([`Placer::close_segments`]).
 pub fn discard_confirmed(store: &Store, ledger: &Ledger) {
     for (segment, slots) in ledger.retract() {
-        match store.free_orphans(segment, slots) {
+        match store.free_leftovers(segment, slots) {
             Ok(()) => ledger.closed(segment),
             Err(error) => {
-                tracing::warn!(%segment, %error, "volume could not free orphans; the next lease frees them");
+                tracing::warn!(%segment, %error, "volume could not free leftovers; the next lease frees them");
             }
         }
     }

@@ -19,11 +19,11 @@ pub struct SequenceSource {
 
 impl SequenceSource {
     /// The sequences of lease `epoch`, which must be below
-    /// [`Sequence::EPOCH_MAX`].
+    /// [`Sequence::EPOCH_END`].
     #[must_use]
     pub fn new(epoch: u32) -> Self {
         assert!(
-            epoch < Sequence::EPOCH_MAX,
+            epoch < Sequence::EPOCH_END,
             "the catalog keeps epochs below 2^24"
         );
         Self {
@@ -51,21 +51,11 @@ impl SequenceSource {
     ) -> Result<impl Iterator<Item = Sequence> + use<>, SequenceExhausted> {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
         let end = first.checked_add(count).ok_or(SequenceExhausted)?;
-        if end > Sequence::COUNTER_MAX {
+        if end > Sequence::COUNTER_END {
             return Err(SequenceExhausted);
         }
         let epoch = self.epoch;
         Ok((first..end).filter_map(move |counter| Sequence::new(epoch, counter)))
-    }
-
-    /// Every sequence handed out so far is below this one.
-    #[must_use]
-    pub fn bound(&self) -> Sequence {
-        let counter = self
-            .next
-            .load(Ordering::Relaxed)
-            .min(Sequence::COUNTER_MAX - 1);
-        Sequence::new(self.epoch, counter).expect("both are in range")
     }
 }
 
@@ -78,18 +68,16 @@ mod tests {
         let source = SequenceSource::new(3);
         let first = source.take().expect("many left");
         let second = source.take().expect("many left");
-        assert!(first < second && second < source.bound());
+        assert!(first < second);
         let run: Vec<Sequence> = source.take_run(3).expect("many left").collect();
         assert_eq!(run.len(), 3);
-        assert!(
-            run.iter()
-                .all(|taken| second < *taken && *taken < source.bound())
-        );
-        source.next.store(Sequence::COUNTER_MAX, Ordering::Relaxed);
+        let last = source.take().expect("many left");
+        assert!(run.iter().all(|taken| second < *taken && *taken < last));
+        source.next.store(Sequence::COUNTER_END, Ordering::Relaxed);
         assert_eq!(source.take(), Err(SequenceExhausted));
         source
             .next
-            .store(Sequence::COUNTER_MAX - 2, Ordering::Relaxed);
+            .store(Sequence::COUNTER_END - 2, Ordering::Relaxed);
         assert!(source.take_run(3).is_err());
     }
 }

@@ -226,7 +226,7 @@ impl RecordHeader {
         position.checked_sub(distance)
     }
 
-    /// Appends the header to `into`.
+    /// Appends the header to `into`; the caller writes a long payload from where it is.
     pub fn encode_header(&self, payload: &[u8], into: &mut Vec<u8>) {
         let fields = self.fields();
         into.put_u32(RECORD_MAGIC);
@@ -234,7 +234,7 @@ impl RecordHeader {
         into.put_bytes(&fields);
     }
 
-    /// Appends the whole record to `into`.
+    /// Appends the whole record to `into`, with a copy of a short payload.
     pub fn encode(&self, payload: &[u8], into: &mut Vec<u8>) {
         let end = into.len() + self.record_bytes() as usize;
         self.encode_header(payload, into);

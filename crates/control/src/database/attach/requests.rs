@@ -208,8 +208,9 @@ pub(in crate::database) async fn set_desired(
     hosts::assign(change, attachment.host).await
 }
 
-/// Refuses one more read-only attachment on `host` if the user has too many: no quota counts them,
-/// and the host has each of them open. Administrators, who own the hosts, may have more.
+/// Refuses one more read-only attachment on `host` if the user has too many, since the host has
+/// each of them open. The limit is the same for all users, and not part of a project's quota.
+/// Administrators, who own the hosts, may have more.
 async fn refuse_too_many(
     change: &mut AnyConnection,
     principal: &Principal,

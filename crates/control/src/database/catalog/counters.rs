@@ -75,7 +75,7 @@ impl Catalog<'_> {
             }
         };
         let range = first..first.saturating_add(count.into());
-        if range.end > SegmentId::SERIAL_MAX {
+        if range.end > SegmentId::SERIAL_END {
             let reason = "the cluster has used up its segment serials".to_owned();
             return Err(DatabaseError::Refused { reason });
         }

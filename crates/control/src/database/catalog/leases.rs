@@ -365,7 +365,7 @@ async fn begin_epoch(
     last: u32,
 ) -> Result<u32, DatabaseError> {
     let epoch = last + 1;
-    if epoch >= Sequence::EPOCH_MAX {
+    if epoch >= Sequence::EPOCH_END {
         return Err(DatabaseError::Refused {
             reason: format!(
                 "{volume} has been opened {last} times, and its key cannot be used for more; \

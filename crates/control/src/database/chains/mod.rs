@@ -331,6 +331,8 @@ async fn administered(
     }
 }
 
+/// Refuses one more chain if `volume` has too many. The limit is the same for all volumes, and
+/// not part of a project's quota.
 async fn refuse_too_many(
     change: &mut AnyConnection,
     volume: VolumeId,

@@ -58,7 +58,7 @@ impl Repair<'_> {
              FROM open_segments",
         )
         .bind(id)
-        .bind(SegmentId::SERIAL_MAX.cast_signed())
+        .bind(SegmentId::SERIAL_END.cast_signed())
         .execute(&mut *change)
         .await?;
         sqlx::query(

@@ -291,7 +291,7 @@ async fn hold(
 
 /// The first and the last segment number of a copyset, as stored.
 fn segments_of(copyset: CopysetId) -> (i64, i64) {
-    let serials = SegmentId::SERIAL_MAX.cast_signed();
+    let serials = SegmentId::SERIAL_END.cast_signed();
     let first = i64::from(copyset.number()) * serials;
     (first, first + serials - 1)
 }

@@ -258,7 +258,7 @@ fn each_capability_allows_only_its_own_operations() {
     .expect("of the line that it was read from");
     // The whole of it, of what it has a lease of, but segments that are gone.
     let scene = Scene::new();
-    let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);
+    let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_END);
     let unit = unit_of(&scene.keeper, HOST, &[lease]);
     let mut done = Vec::new();
     for (name, attempt) in ATTEMPTS {
@@ -492,7 +492,7 @@ fn a_host_that_has_lost_a_volume_repairs_the_segments_that_it_put() {
 fn a_repair_evicts_nothing_that_is_stored_for_undelete() {
     let simulation = Simulation::new(1);
     let keeper = keeper(&simulation.world());
-    let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_MAX);
+    let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_END);
     let own = unit_of(&keeper, HOST, &[leased]);
     let repair = Scope::Repair {
         copysets: vec![segment(10).copyset()],

@@ -139,7 +139,7 @@ impl Run {
     fn do_again(&self, unit: &FolderUnit) {
         for (id, promise) in &self.promises {
             if promise.synced == 0 || promise.perhaps_deleted {
-                unit.delete(*id).expect("an orphan can be deleted");
+                unit.delete(*id).expect("a leftover can be deleted");
                 continue;
             }
             let slots: Vec<Slot> = promise.perhaps_freed.iter().copied().map(Slot).collect();

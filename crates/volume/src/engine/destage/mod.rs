@@ -12,7 +12,7 @@
 //!      young, release the journal
 //! ```
 //!
-//! A job that fails before 5 has written orphans: it frees them at once, or leaves
+//! A job that fails before 5 has written leftovers: it frees them at once, or leaves
 //! that to the next lease if it cannot. If the commit itself fails, the placement is
 //! kept and only the commit is retried; unless some of its units are no longer
 //! members: then all of it is freed, and placed again.

@@ -47,7 +47,7 @@ pub fn reclaim(
 /// Reclaims the dead slots of a closed segment, if they are enough. `dead` is all that
 /// was ever found dead in it. Returns whether the segment was deleted.
 ///
-/// Slots are freed only if `are_all` then says that these are all the members: a new
+/// Slots are freed only if `are_all_members` then says that these are all of them: a new
 /// member may have a parity that is made of them. One that joins after that finds no
 /// parity that is.
 ///
@@ -59,9 +59,9 @@ pub fn reclaim_if(
     erasure: Erasure,
     segment: SegmentId,
     dead: &[Slot],
-    are_all: impl Fn() -> bool,
+    are_all_members: impl Fn() -> bool,
 ) -> Result<bool, UnitError> {
-    let must_be_all = || match are_all() {
+    let must_be_all = || match are_all_members() {
         true => Ok(()),
         false => Err(missing(segment, "it may have new members")),
     };

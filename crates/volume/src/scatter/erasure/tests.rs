@@ -349,8 +349,8 @@ fn swept_rows_do_not_block_a_rewrite_of_the_parity() {
         });
         put.and_then(|()| member.unit.sync(&[segment]))
             .expect("put");
-        let orphans = [rows, rows + 1, rows + 2].map(Slot);
-        member.unit.free(segment, &orphans, false).expect("swept");
+        let leftovers = [rows, rows + 1, rows + 2].map(Slot);
+        member.unit.free(segment, &leftovers, false).expect("swept");
     }
     let dead = most(40);
     let slots = rig.slots(segment, &dead);

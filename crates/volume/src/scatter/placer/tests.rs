@@ -40,9 +40,9 @@ fn serials() -> Arc<Serials> {
 }
 
 /// A placement was abandoned after one of its shares had failed and could not be freed. Only
-/// the slots before that share were listed as orphans: its own slots stayed for ever.
+/// the slots before that share were listed as leftovers: its own slots stayed for ever.
 #[test]
-fn orphans_of_an_abandoned_placement_include_those_of_a_failed_share() {
+fn leftovers_of_an_abandoned_placement_include_those_of_a_failed_share() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
