@@ -150,6 +150,22 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     end(scree).await;
 }
 
+/// Waits until the host has renewed its leases again and again, for longer than one term.
+async fn is_renewed_beyond_the_term(rig: &Rig, database: &Database) {
+    for _ in 0..3 {
+        rig.clock.advance(LEASE / 2);
+        let now = rig.clock.wall();
+        eventually("the host has reported", async || {
+            let hosts = database.hosts().all().await.expect("read");
+            hosts[0]
+                .heard
+                .is_some_and(|heard| heard >= now)
+                .then_some(())
+        })
+        .await;
+    }
+}
+
 /// Regression: an ending agent did not renew its leases, so that a longer destage was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_renewed_while_the_agent_ends() {
@@ -165,18 +181,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
     });
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
-    for _ in 0..3 {
-        rig.clock.advance(LEASE / 2);
-        let now = rig.clock.wall();
-        eventually("the host has reported", async || {
-            let hosts = scree.control.database().hosts().all().await.expect("read");
-            hosts[0]
-                .heard
-                .is_some_and(|heard| heard >= now)
-                .then_some(())
-        })
-        .await;
-    }
+    is_renewed_beyond_the_term(&rig, scree.control.database()).await;
     rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0, "it has committed");
     end(scree).await;
@@ -208,18 +213,7 @@ async fn leases_are_renewed_while_the_agent_starts() {
     assert!(!starting.is_finished());
     let database = Database::open(&rig.path().join("scree.db")).await;
     let database = database.expect("opened");
-    for _ in 0..3 {
-        rig.clock.advance(LEASE / 2);
-        let now = rig.clock.wall();
-        eventually("the host has reported", async || {
-            let hosts = database.hosts().all().await.expect("read");
-            hosts[0]
-                .heard
-                .is_some_and(|heard| heard >= now)
-                .then_some(())
-        })
-        .await;
-    }
+    is_renewed_beyond_the_term(&rig, &database).await;
     rig.disk.release();
     let scree = starting.await.expect("no panic").expect("starts");
     end(scree).await;

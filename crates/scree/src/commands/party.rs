@@ -161,10 +161,7 @@ pub(super) async fn invite(session: &Session, kind: PartyKind, name: &str) -> Re
 }
 
 pub(super) async fn whoami(session: &Session) -> Result<(), Failure> {
-    let me: Party = session.client.get("/v1/me").await?;
-    Ok(print(session.format, &me, |me| {
-        list(std::slice::from_ref(me))
-    })?)
+    print_party(session, &session.client.get("/v1/me").await?)
 }
 
 pub(super) async fn print_log(session: &Session, limit: u32) -> Result<(), Failure> {
